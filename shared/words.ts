@@ -1,0 +1,66 @@
+/** The closed vocabularies of ARCHITECTURE.md's word table, and which state may follow which. */
+
+export const MODES = ["train", "val", "live"] as const;
+export type Mode = (typeof MODES)[number];
+
+export const SPLITS = ["train", "val"] as const;
+export type Split = (typeof SPLITS)[number];
+
+export const ROLLOUT_STATUSES = ["queued", "running", "finished", "failed", "cancelled"] as const;
+export type RolloutStatus = (typeof ROLLOUT_STATUSES)[number];
+
+/** Legal changes of a rollout's status; `running → queued` is a retry, which opens a new attempt. */
+export const ROLLOUT_TRANSITIONS: Readonly<Record<RolloutStatus, readonly RolloutStatus[]>> = {
+  queued: ["running", "cancelled"],
+  running: ["queued", "finished", "failed", "cancelled"],
+  finished: [],
+  failed: [],
+  cancelled: [],
+};
+
+export const ATTEMPT_STATUSES = ["running", "finished", "failed", "timeout", "cancelled"] as const;
+export type AttemptStatus = (typeof ATTEMPT_STATUSES)[number];
+
+export const BATCH_STATUSES = ["claimed", "trained", "abandoned"] as const;
+export type BatchStatus = (typeof BATCH_STATUSES)[number];
+
+export const DISPOSITIONS = ["trained", "dropped"] as const;
+export type Disposition = (typeof DISPOSITIONS)[number];
+
+/** Why a rollout trained nothing. Infrastructure failures are never a zero reward. */
+export const DROP_REASONS = [
+  "upstream_failed",
+  "agent_failed",
+  "timeout",
+  "cancelled",
+  "no_trainable_call",
+  "no_reward",
+  "zero_spread",
+  "stale",
+  "run_ended",
+  "evaluation",
+] as const;
+export type DropReason = (typeof DROP_REASONS)[number];
+
+export const REWARD_SOURCES = ["air", "terminal", "judge", "explicit", "feedback"] as const;
+export type RewardSource = (typeof REWARD_SOURCES)[number];
+
+/**
+ * What a token may do. `call`: LLM calls and rewards within its own rollout. `read`: read the tenant's records.
+ * `trainer`: create rollouts and tasks, claim and close batches, register versions. `admin`: everything, tokens included.
+ */
+export const SCOPES = ["call", "read", "trainer", "admin"] as const;
+export type Scope = (typeof SCOPES)[number];
+
+/** `flight`, 13 → `flight@13`: the one way a policy version is written, and the name inference answers to. */
+export function versionName(policy: string, version: number): string {
+  return `${policy}@${version}`;
+}
+
+/** The inverse of {@link versionName}; undefined where the text is not of that form. */
+export function parseVersionName(name: string): { readonly policy: string; readonly version: number } | undefined {
+  const match = /^([a-z0-9][a-z0-9._-]{0,62})@(0|[1-9][0-9]{0,8})$/.exec(name);
+  return match?.[1] !== undefined && match[2] !== undefined
+    ? { policy: match[1], version: Number(match[2]) }
+    : undefined;
+}
