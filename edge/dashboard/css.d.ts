@@ -1,0 +1,2 @@
+/** Style sheets are imported for their effect; the bundler collects them into app.css. */
+declare module "*.css";
