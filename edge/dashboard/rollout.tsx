@@ -23,9 +23,9 @@ function Detail({ detail }: { readonly detail: RolloutDetail }) {
   const shown = new Set<string>();
   return (
     <>
-      <h2>
+      <h1>
         Rollout <code>{rollout.id}</code>
-      </h2>
+      </h1>
       <dl class="facts">
         <Fact name="agent" value={rollout.agent} />
         <Fact name="mode" value={rollout.mode} />
@@ -62,13 +62,13 @@ function Detail({ detail }: { readonly detail: RolloutDetail }) {
           />
         ))}
       </ol>
-      <h3>Rewards of the whole rollout</h3>
+      <h2>Rewards of the whole rollout</h2>
       <RewardList
         rewards={rewards.filter((reward) => reward.callId === null || !calls.some((call) => call.id === reward.callId))}
       />
       {rollout.result !== null && (
         <>
-          <h3>Result</h3>
+          <h2>Result</h2>
           <pre>{rollout.result}</pre>
         </>
       )}
