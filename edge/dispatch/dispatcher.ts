@@ -1,0 +1,89 @@
+import { DurableObject } from "cloudflare:workers";
+import { messageOf } from "#shared/errors.ts";
+import { logger } from "#shared/log.ts";
+import { connectStore } from "#shared/store/connect.ts";
+import { mintToken, type RolloutClaims } from "#shared/tokens.ts";
+import { agentService, edgeConfig, writerOf, type DispatcherRpc, type Env } from "../config.ts";
+import { storeWriter } from "../record/writer-client.ts";
+import { askAgent } from "./invoke.ts";
+import { Pump } from "./pump.ts";
+
+/** What an agent's attempt may ask of its model; generous, because a runaway agent meets its time-out first. */
+const ATTEMPT_CAPS: RolloutClaims["caps"] = { maxCalls: 64, maxTokens: 200_000 };
+/** A token outlives its attempt by this, for the calls that are under way when time runs out. */
+const TOKEN_MARGIN_SECONDS = 30;
+const MAX_TOKEN_SECONDS = 900;
+
+const log = logger("dispatch");
+
+/**
+ * The one dispatcher: a Durable Object around the {@link Pump}.
+ *
+ * Its work goes on after the call that woke it has been answered. Production evicts an object that has been idle for a
+ * while, and does not count what it waits for; so while attempts run an alarm is always set, whose handler is also the
+ * heartbeat of their leases. An object that is lost all the same loses nothing: the next one queues its attempts again.
+ */
+export class Dispatcher extends DurableObject<Env> implements DispatcherRpc {
+  readonly #pump: Pump;
+  /** When the alarm is set for; undefined where it is not known to be set. */
+  #alarmAt: number | undefined;
+
+  constructor(ctx: DurableObjectState, env: Env) {
+    super(ctx, env);
+    const config = edgeConfig(env);
+    const connect = () => connectStore({ url: config.storeUrl, token: config.storeReadToken });
+    this.#pump = new Pump({
+      // A stub is not kept: one whose object was reset stays broken.
+      writer: {
+        transact: (statements) => storeWriter(writerOf(env)).transact(statements),
+        status: () => storeWriter(writerOf(env)).status(),
+      },
+      connect,
+      agents: config.agents,
+      now: Date.now,
+      random: Math.random,
+      callAt: (time) => this.#setAlarm(time),
+      invoke: async (rollout, input, signal) => {
+        const agent = config.agents[rollout.agent];
+        if (agent === undefined) {
+          return { type: "broken", error: `the edge knows no agent ${rollout.agent}`, reason: "agent_failed" };
+        }
+        const lifeSeconds = Math.ceil(agent.timeoutMs / 1000) + TOKEN_MARGIN_SECONDS;
+        const { token } = await mintToken(config.signingKeys, {
+          tenantId: rollout.tenantId,
+          scopes: ["call"],
+          ttlSeconds: Math.min(lifeSeconds, MAX_TOKEN_SECONDS),
+          rollout: {
+            rolloutId: rollout.id,
+            attempt: rollout.attempt,
+            agent: rollout.agent,
+            mode: rollout.mode,
+            pin: rollout.pin,
+            caps: ATTEMPT_CAPS,
+          },
+        });
+        const request = { input, token, llmBaseUrl: `${config.publicUrl}/v1` };
+        return askAgent(agentService(env, agent), request, signal);
+      },
+    });
+  }
+
+  /** Rollouts may have been queued, or cancelled. Answers at once; waking twice is waking once. */
+  async wake(): Promise<void> {
+    this.ctx.waitUntil(this.#pump.wake());
+  }
+
+  override async alarm(): Promise<void> {
+    this.#alarmAt = undefined;
+    await this.#pump.tick();
+  }
+
+  #setAlarm(time: number): void {
+    if (this.#alarmAt !== undefined && this.#alarmAt <= time) return;
+    this.#alarmAt = time;
+    this.ctx.storage.setAlarm(time).catch((thrown: unknown) => {
+      this.#alarmAt = undefined;
+      log.error("alarm.failed", { error: messageOf(thrown) });
+    });
+  }
+}
