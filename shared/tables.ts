@@ -148,9 +148,12 @@ export const rollouts = sqliteTable(
     finishedAt: time("finished_at"),
   },
   (t) => [
-    index("rollouts_tenant_created").on(t.tenantId, t.createdAt),
-    index("rollouts_status").on(t.status, t.notBefore),
-    index("rollouts_group").on(t.groupId),
+    index("rollouts_tenant_created").on(t.tenantId, t.createdAt, t.id),
+    index("rollouts_status").on(t.status, t.agent, t.createdAt),
+    // Partial: SQLite takes it only for a query that repeats its condition.
+    index("rollouts_undisposed")
+      .on(t.runId, t.groupId)
+      .where(sql`${t.disposition} is null`),
     index("rollouts_run").on(t.runId, t.mode, t.status),
   ],
 );
@@ -261,7 +264,13 @@ export const batches = sqliteTable(
     createdAt: time("created_at").notNull(),
     trainedAt: time("trained_at"),
   },
-  (t) => [uniqueIndex("batches_run_step").on(t.runId, t.step)],
+  // A step may be claimed again after its batch was abandoned.
+  (t) => [
+    uniqueIndex("batches_open_step")
+      .on(t.runId, t.step)
+      .where(sql`${t.status} <> 'abandoned'`),
+    index("batches_run").on(t.runId, t.step),
+  ],
 );
 
 /** The unique key that makes "at most one batch" true. */

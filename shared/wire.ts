@@ -193,7 +193,7 @@ export const metricsBodySchema = accepted({ points: z.array(metricPointSchema).m
 /**
  * Claims up to `groups` complete groups (every rollout of the group has ended) of this run's train rollouts,
  * oldest first, in one transaction. Repeatable by `batch_id`: claiming again with the same id adds more groups
- * (refill). Failed, cancelled, dropped and already claimed rollouts are not taken; a group with fewer than two
+ * (refill), and the answer names everything the batch holds that is not dropped, so a lost answer heals itself. Failed, cancelled, dropped and already claimed rollouts are not taken; a group with fewer than two
  * finished rollouts is not taken.
  */
 export const batchClaimSchema = accepted({

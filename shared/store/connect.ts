@@ -1,0 +1,35 @@
+import { createClient, type Client } from "@libsql/client/web";
+import type { LibSQLDatabase } from "drizzle-orm/libsql";
+import { drizzle } from "drizzle-orm/libsql/web";
+
+/** What reads take. Built by {@link connectStore}; the same in workerd and in Node. */
+export type StoreDb = LibSQLDatabase;
+
+export interface StoreOptions {
+  /** `http://127.0.0.1:8789`, or a Turso URL. */
+  readonly url: string;
+  /** A token with `a: "ro"` for readers; only the writer holds one that may write. */
+  readonly token: string;
+  /** Of one HTTP request. A stopped server takes connections and never answers, so there is always a limit. */
+  readonly timeoutMs?: number;
+  readonly fetch?: typeof fetch;
+}
+
+/**
+ * A connection to libSQL over HTTP. It holds no socket; in a Worker make one per request, because a client kept across
+ * requests stays broken once one of its requests was cancelled.
+ */
+export function connectStore(options: StoreOptions): StoreDb {
+  return drizzle(storeClient(options));
+}
+
+/** The bare libSQL client under {@link connectStore}, for batches and migrations. */
+export function storeClient({ url, token, timeoutMs = 10_000, fetch: send = fetch }: StoreOptions): Client {
+  return createClient({
+    url,
+    authToken: token,
+    intMode: "number",
+    fetch: (request: Request | string, init?: RequestInit) =>
+      send(request, { ...init, signal: AbortSignal.timeout(timeoutMs) }),
+  });
+}

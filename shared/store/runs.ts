@@ -1,0 +1,74 @@
+import { and, asc, desc, eq } from "drizzle-orm";
+import { metrics, runs, trainSteps } from "#shared/tables.ts";
+import type { StoreDb } from "./connect.ts";
+import { insertInto } from "./rows.ts";
+import type { Statement } from "./statement.ts";
+
+export type Run = typeof runs.$inferSelect;
+export type TrainStep = typeof trainSteps.$inferSelect;
+export type NewMetric = typeof metrics.$inferInsert;
+export type Metric = typeof metrics.$inferSelect;
+
+// A field that is absent (null) keeps what is there, so that each part of a run can be told when it is known.
+const upsertRun = insertInto(
+  runs,
+  `(id) do update set
+     eval_before = coalesce(excluded.eval_before, eval_before),
+     eval_after = coalesce(excluded.eval_after, eval_after),
+     finished_at = coalesce(excluded.finished_at, finished_at),
+     config = excluded.config
+   where runs.tenant_id = excluded.tenant_id`,
+);
+
+/** A run, created or completed: evaluations and the end are filled in as they come; null leaves what is there. */
+export function putRun(run: typeof runs.$inferInsert): Statement[] {
+  return [upsertRun(run)];
+}
+
+/** Runs, newest first. */
+export async function readRuns(db: StoreDb, tenantId: string, limit = 100): Promise<Run[]> {
+  return db
+    .select()
+    .from(runs)
+    .where(eq(runs.tenantId, tenantId))
+    .orderBy(desc(runs.createdAt), desc(runs.id))
+    .limit(limit);
+}
+
+export async function readRun(db: StoreDb, tenantId: string, id: string): Promise<Run | undefined> {
+  return (
+    await db
+      .select()
+      .from(runs)
+      .where(and(eq(runs.tenantId, tenantId), eq(runs.id, id)))
+      .limit(1)
+  )[0];
+}
+
+const upsertMetric = insertInto(
+  metrics,
+  "(run_id, step, name) do update set value = excluded.value where metrics.tenant_id = excluded.tenant_id",
+);
+
+/** Metric points; a second value of the same run, step and name replaces the first. */
+export function recordMetrics(points: readonly NewMetric[]): Statement[] {
+  return points.map(upsertMetric);
+}
+
+/** A run's metric points by step, then name. */
+export async function readMetrics(db: StoreDb, tenantId: string, runId: string): Promise<Metric[]> {
+  return db
+    .select()
+    .from(metrics)
+    .where(and(eq(metrics.tenantId, tenantId), eq(metrics.runId, runId)))
+    .orderBy(asc(metrics.step), asc(metrics.name));
+}
+
+/** A run's train steps, oldest first. */
+export async function readSteps(db: StoreDb, tenantId: string, runId: string): Promise<TrainStep[]> {
+  return db
+    .select()
+    .from(trainSteps)
+    .where(and(eq(trainSteps.tenantId, tenantId), eq(trainSteps.runId, runId)))
+    .orderBy(asc(trainSteps.step));
+}

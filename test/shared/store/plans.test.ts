@@ -1,0 +1,113 @@
+import type { Client } from "@libsql/client/web";
+import { drizzle } from "drizzle-orm/libsql/web";
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import * as batches from "#shared/store/batches.ts";
+import { readCalls } from "#shared/store/calls.ts";
+import { storeClient, type StoreDb } from "#shared/store/connect.ts";
+import { readRewardByKey, readRewards } from "#shared/store/rewards.ts";
+import * as rollouts from "#shared/store/rollouts.ts";
+import type { Statement } from "#shared/store/statement.ts";
+import { startTestStore, type TestStore } from "../../support/store.ts";
+
+/**
+ * Every query over the tables that grow with use goes by an index that leads to its rows: one that reads a table, or all
+ * of a tenant, works in every test and wears out in production (Turso bills each row that is looked at).
+ */
+describe("query plans", () => {
+  let store: TestStore;
+  let client: Client;
+  beforeAll(async () => {
+    store = await startTestStore();
+    client = storeClient({ url: store.url, token: store.keys.writeToken });
+  });
+  afterAll(() => store.stop());
+
+  async function planOf(statement: Statement): Promise<string[]> {
+    const { rows } = await client.execute({ sql: `explain query plan ${statement.sql}`, args: [...statement.args] });
+    return rows.map((row) => (typeof row["detail"] === "string" ? row["detail"] : ""));
+  }
+
+  /** What a read asks, without its answer. */
+  async function asked(read: (db: StoreDb) => Promise<unknown>): Promise<Statement[]> {
+    const seen: Statement[] = [];
+    const spy = new Proxy(client, {
+      get: (target, name) =>
+        name === "execute"
+          ? (statement: Statement) => {
+              seen.push({ sql: statement.sql, args: statement.args });
+              return target.execute({ sql: statement.sql, args: [...statement.args] });
+            }
+          : Reflect.get(target, name),
+    });
+    await read(drizzle(spy));
+    return seen;
+  }
+
+  const ref = { tenantId: "te", rolloutId: "ro", attempt: 1 };
+  const claim = { tenantId: "te", batchId: "ba", runId: "ru", policy: "flight", step: 0, groups: 3 };
+  const trained = {
+    tenantId: "te",
+    batchId: "ba",
+    version: 1,
+    parentVersion: 0,
+    kind: "adapter",
+    artifact: "a",
+    sha256: "s",
+    metrics: {},
+  } as const;
+  const changes: Readonly<Record<string, readonly Statement[]>> = {
+    lease: rollouts.leaseRollouts({ agent: "flight", limit: 3, now: 1, leaseMs: 1 }).statements,
+    requeue: rollouts.requeueRollout(ref, { now: 1, notBefore: 1, error: "e", dropReason: "timeout" }),
+    sweep: rollouts.sweepExpired(1).statements,
+    extend: rollouts.extendLease(ref, 1),
+    close: rollouts.closeRollout(ref, { now: 1, status: "finished" }),
+    cancel: rollouts.cancelRollout("te", "ro", 1),
+    drop: rollouts.dropRollouts("te", ["ro"], { reason: "stale", now: 1 }),
+    claim: batches.claimGroups(claim, 1).statements,
+    trained: batches.markTrained(trained, 1).statements,
+    abandon: batches.abandonBatch("te", "ba", { reason: "stale" }).statements,
+  };
+
+  it.each(Object.entries(changes))("%s reads no whole table", async (_name, statements) => {
+    for (const statement of statements)
+      expect({ ...statement, waste: wasteful(await planOf(statement)) }).toEqual({ ...statement, waste: [] });
+  });
+
+  const reads: Readonly<Record<string, (db: StoreDb) => Promise<unknown>>> = {
+    readRollout: (db) => rollouts.readRollout(db, "te", "ro"),
+    readRollouts: (db) => rollouts.readRollouts(db, "te", ["ro"]),
+    listQueuedAgents: (db) => rollouts.listQueuedAgents(db, 1),
+    countOfRun: (db) => rollouts.countRollouts(db, "te", { runId: "ru" }),
+    readAttempts: (db) => rollouts.readAttempts(db, "te", ["ro"]),
+    readCalls: (db) => readCalls(db, "te", ["ro"]),
+    readRewards: (db) => readRewards(db, "te", ["ro"]),
+    readRewardByKey: (db) => readRewardByKey(db, "te", "k"),
+    readBatch: (db) => batches.readBatch(db, "te", "ba"),
+    readClaimedBatch: (db) => batches.readClaimedBatch(db, "te", "ru"),
+    readBatchOfRollout: (db) => batches.readBatchOfRollout(db, "te", "ro"),
+    readBatchRollouts: (db) => batches.readBatchRollouts(db, "te", "ba"),
+  };
+
+  it.each(Object.entries(reads))("%s reads no whole table", async (_name, read) => {
+    const statements = await asked(read);
+    expect(statements.length).toBeGreaterThan(0);
+    for (const statement of statements)
+      expect({ ...statement, waste: wasteful(await planOf(statement)) }).toEqual({ ...statement, waste: [] });
+  });
+
+  it("pages through a tenant's rollouts in index order, without sorting them", async () => {
+    const [list] = await asked((db) => rollouts.listRollouts(db, "te", { after: "ro" }));
+    const plan = await planOf(list ?? { sql: "select 1", args: [] });
+    expect(plan.join("; ")).toMatch(/rollouts_tenant_created/);
+    expect(plan.join("; ")).not.toMatch(/TEMP B-TREE/);
+  });
+});
+
+/** Steps of a plan that scan a table, or go through all of a tenant's rows of one. */
+function wasteful(plan: readonly string[]): string[] {
+  return plan.filter(
+    (step) =>
+      (step.startsWith("SCAN ") && !/json_each|CONSTANT ROW/.test(step)) ||
+      /(rollouts_tenant_created|rewards_key) \(tenant_id=\?\)$/.test(step),
+  );
+}
