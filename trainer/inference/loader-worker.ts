@@ -1,0 +1,71 @@
+/**
+ * A worker thread that turns artifacts into decode graphs: reads, proves, packs and encodes, so that neither
+ * HTTP nor decoding waits for it. It keeps the packed base weights, which every adapter's graph begins with.
+ */
+
+import { join } from "node:path";
+import { parentPort, workerData } from "node:worker_threads";
+import * as z from "zod";
+import { FulgurError, messageOf } from "#shared/errors.ts";
+import { type Architecture, readArchitecture, weightShapes } from "../model/architecture.ts";
+import { readModelWeights } from "../model/safetensors.ts";
+import { type Artifact, hashFile, readArtifact } from "./artifact.ts";
+import { buildDecodeGraph } from "./decode-graph.ts";
+import { type PackedWeights, packWeights, withLora } from "./packed-weights.ts";
+import type { LoadCommand, LoadEvent } from "./protocol.ts";
+
+if (parentPort === null) throw new Error("loader-worker.ts is started by the inference endpoint, as a worker thread");
+const port = parentPort;
+
+/** What the thread is started with. */
+const startSchema = z.object({ modelDir: z.string(), maxContextTokens: z.int().positive() });
+
+await serve().catch((error: unknown) => send(failure(null, error)));
+
+async function serve(): Promise<void> {
+  const { modelDir, maxContextTokens } = startSchema.parse(workerData);
+  const architecture = await readArchitecture(modelDir);
+  const contextTokens = Math.min(architecture.contextTokens, maxContextTokens);
+  const base = packWeights(architecture, await readModelWeights(modelDir, weightShapes(architecture)));
+  let baseSha256: Promise<string> | undefined;
+
+  const build = async ({ serial, version, path }: LoadCommand): Promise<void> => {
+    const artifact =
+      path === null
+        ? null
+        : await readArtifact(path, {
+            name: version,
+            architecture,
+            baseSha256: () => (baseSha256 ??= hashFile(join(modelDir, "model.safetensors"))),
+          });
+    const weights = artifact === null ? base : weightsOf(architecture, base, artifact);
+    const graph = buildDecodeGraph(architecture, weights, contextTokens);
+    send({ type: "built", serial, graph, digest: artifact?.digest ?? "" });
+  };
+
+  // One at a time: two at once would need twice the memory and be no sooner done.
+  let last: Promise<void> = Promise.resolve();
+  port.on("message", (command: LoadCommand) => {
+    last = last
+      .then(() => build(command))
+      .catch((error: unknown) => {
+        send(failure(command.serial, error));
+      });
+  });
+  send({ type: "ready", architecture, contextTokens });
+}
+
+function weightsOf(architecture: Architecture, base: PackedWeights, artifact: Artifact): PackedWeights {
+  return artifact.type === "adapter"
+    ? withLora(architecture, base, artifact.lora)
+    : packWeights(architecture, artifact.weights);
+}
+
+function send(event: LoadEvent): void {
+  port.postMessage(event);
+}
+
+function failure(serial: number | null, error: unknown): LoadEvent {
+  const code = error instanceof FulgurError ? error.code : "ERR_INTERNAL";
+  return { type: "failed", serial, code, message: messageOf(error) };
+}

@@ -1,0 +1,221 @@
+/** HTTP for the inference service: routes, and the beginning and end of the process's listening. */
+
+import { createServer, type IncomingMessage, type Server } from "node:http";
+import { FulgurError, messageOf } from "#shared/errors.ts";
+import { answerChat } from "./chat.ts";
+import { answerCompletion } from "./completions.ts";
+import type { InferenceConfig } from "./config.ts";
+import { Exchange } from "./exchange.ts";
+import {
+  chatRequestSchema,
+  completionRequestSchema,
+  loadRequestSchema,
+  parseRequest,
+  unloadRequestSchema,
+} from "./requests.ts";
+import { InferenceService } from "./service.ts";
+
+/** A listening endpoint. */
+export interface InferenceServer {
+  /** Such as `http://127.0.0.1:8788`. */
+  readonly url: string;
+  /** Stops accepting, gives running answers their time, and frees everything. */
+  close(): Promise<void>;
+}
+
+/** What the server needs beside its settings. */
+export interface ServerHooks {
+  /** Called when a decode thread died: answers fail from then on. */
+  readonly fatal: (error: Error) => void;
+}
+
+/**
+ * Loads the model and listens.
+ * @throws FulgurError ERR_MODEL when the model cannot be used, ERR_PORT_TAKEN when the port is
+ */
+export async function startInferenceServer(config: InferenceConfig, hooks: ServerHooks): Promise<InferenceServer> {
+  let isHealthy = true;
+  const service = await InferenceService.start({
+    modelDir: config.model,
+    baseName: config.servedModelName,
+    adapterDir: config.adapterDir ?? null,
+    threads: config.threads,
+    maxSequences: config.maxSequences,
+    maxWaiting: config.maxWaiting,
+    maxVersions: config.maxVersions,
+    maxContextTokens: config.maxContextTokens,
+    prefixCacheBytes: config.prefixCacheMb * 2 ** 20,
+    prefillTokensPerStep: config.prefillTokensPerStep,
+    fatal: (error) => {
+      isHealthy = false;
+      hooks.fatal(error);
+    },
+  });
+  const maxBodyBytes = Math.floor(config.maxBodyMb * 2 ** 20);
+  let isClosing = false;
+  const server = createServer((request, response) => {
+    response.on("close", () => {
+      // A connection that is kept alive for a next request would hold up the end.
+      if (isClosing) setImmediate(() => server.closeIdleConnections());
+    });
+    void handle(service, new Exchange(request, response), request, { maxBodyBytes, isHealthy: () => isHealthy });
+  });
+  // Agents keep connections between the turns of a rollout; Node's five seconds would race with their next request.
+  server.keepAliveTimeout = 120_000;
+  try {
+    await listen(server, config);
+  } catch (error) {
+    await service.close();
+    throw error;
+  }
+  const address = server.address();
+  const port = typeof address === "object" && address !== null ? address.port : config.port;
+  const host = config.host.includes(":") ? `[${config.host}]` : config.host;
+  return {
+    url: `http://${host}:${port}`,
+    async close() {
+      const closed = new Promise<void>((resolve) => {
+        server.close(() => {
+          resolve();
+        });
+      });
+      isClosing = true;
+      server.closeIdleConnections();
+      const timer = setTimeout(() => {
+        server.closeAllConnections();
+      }, config.drainSeconds * 1000);
+      await closed;
+      clearTimeout(timer);
+      await service.close();
+    },
+  };
+}
+
+interface Limits {
+  readonly maxBodyBytes: number;
+  readonly isHealthy: () => boolean;
+}
+
+async function handle(
+  service: InferenceService,
+  exchange: Exchange,
+  { method = "GET", url = "/" }: IncomingMessage,
+  limits: Limits,
+): Promise<void> {
+  try {
+    const { pathname } = new URL(url, "http://endpoint");
+    const path = pathname.length > 1 ? pathname.replace(/\/$/, "") : pathname;
+    const route = ROUTES[path];
+    if (route === undefined) {
+      throw new FulgurError("ERR_NOT_FOUND", `There is no ${path} here.`);
+    }
+    if (route.method !== method) {
+      exchange.json(
+        405,
+        {
+          error: {
+            message: `${path} takes ${route.method}, not ${method}.`,
+            type: "invalid_request_error",
+            param: null,
+            code: "method_not_allowed",
+          },
+        },
+        { allow: route.method },
+      );
+      return;
+    }
+    await route.run(service, exchange, limits);
+  } catch (error) {
+    if (!(error instanceof FulgurError)) process.stderr.write(`inference: ${method} failed: ${messageOf(error)}\n`);
+    exchange.fail(error);
+  }
+}
+
+interface Route {
+  readonly method: "GET" | "POST";
+  run(service: InferenceService, exchange: Exchange, limits: Limits): Promise<void> | void;
+}
+
+const ROUTES: Readonly<Record<string, Route>> = {
+  "/v1/chat/completions": {
+    method: "POST",
+    run: async (service, exchange, { maxBodyBytes }) =>
+      answerChat(service, parseRequest(chatRequestSchema, await exchange.body(maxBodyBytes)), exchange),
+  },
+  "/v1/completions": {
+    method: "POST",
+    run: async (service, exchange, { maxBodyBytes }) =>
+      answerCompletion(service, parseRequest(completionRequestSchema, await exchange.body(maxBodyBytes)), exchange),
+  },
+  "/v1/models": { method: "GET", run: listModels },
+  "/v1/load_lora_adapter": {
+    method: "POST",
+    run: async (service, exchange, { maxBodyBytes }) => {
+      const { lora_name: name, lora_path: path } = parseRequest(loadRequestSchema, await exchange.body(maxBodyBytes));
+      if (name === service.baseName) {
+        throw new FulgurError("ERR_INVALID_REQUEST", `lora_name: "${name}" is the base model; choose another name.`);
+      }
+      await service.versions.load(name, path);
+      exchange.text(200, `Success: LoRA adapter '${name}' added successfully.`);
+    },
+  },
+  "/v1/unload_lora_adapter": {
+    method: "POST",
+    run: async (service, exchange, { maxBodyBytes }) => {
+      const { lora_name: name } = parseRequest(unloadRequestSchema, await exchange.body(maxBodyBytes));
+      await service.versions.unload(name);
+      exchange.text(200, `Success: LoRA adapter '${name}' removed successfully.`);
+    },
+  },
+  "/health": {
+    method: "GET",
+    run: (_, exchange, { isHealthy }) => {
+      exchange.text(isHealthy() ? 200 : 503, "");
+    },
+  },
+  "/metrics": {
+    method: "GET",
+    run: (service, exchange) => {
+      exchange.text(200, service.metrics.render(service.gauges()), "text/plain; version=0.0.4; charset=utf-8");
+    },
+  },
+  "/version": {
+    method: "GET",
+    run: (_, exchange) => {
+      exchange.json(200, { version: "fulgur-0.1.0" });
+    },
+  },
+};
+
+function listModels(service: InferenceService, exchange: Exchange): void {
+  const { baseName, model } = service;
+  exchange.json(200, {
+    object: "list",
+    data: service.versions.list().map(({ name, path, createdSeconds }) => ({
+      id: name,
+      object: "model",
+      created: createdSeconds,
+      owned_by: "fulgur",
+      root: path ?? name,
+      parent: name === baseName ? null : baseName,
+      max_model_len: model.contextTokens,
+    })),
+  });
+}
+
+function listen(server: Server, { host, port }: InferenceConfig): Promise<void> {
+  return new Promise((resolve, reject) => {
+    server.once("error", (cause: NodeJS.ErrnoException) => {
+      reject(
+        cause.code === "EADDRINUSE"
+          ? new FulgurError("ERR_PORT_TAKEN", `Port ${port} on ${host} is taken; choose another with --port.`, {
+              cause,
+            })
+          : new FulgurError("ERR_CONFIG", `Cannot listen on ${host}:${port}: ${cause.message}`, { cause }),
+      );
+    });
+    server.listen(port, host, () => {
+      resolve();
+    });
+  });
+}
