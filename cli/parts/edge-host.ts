@@ -1,0 +1,269 @@
+import { existsSync } from "node:fs";
+import { mkdir } from "node:fs/promises";
+import { createServer } from "node:net";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { build } from "esbuild";
+import { Log, LogLevel, Miniflare, type MiniflareOptions } from "miniflare";
+import { z } from "zod";
+import { FulgurError, messageOf } from "#shared/errors.ts";
+
+/**
+ * Hosts the edge on one machine: the Worker `edge` with its queue and Durable Objects, a Worker for each agent, and the
+ * page's files, in one workerd process on the loopback address. Run as a program it takes its configuration as JSON from
+ * FULGUR_EDGE_CONFIG (or stdin), prints `edge listening on http://…` and ends on SIGTERM or SIGINT.
+ */
+
+const ROOT = join(dirname(fileURLToPath(import.meta.url)), "../..");
+
+/** Not later than seven days after the workerd that package-lock.json pins; as in edge/wrangler.jsonc. */
+export const COMPATIBILITY_DATE = "2026-11-02";
+const COMPATIBILITY_FLAGS = ["nodejs_compat"];
+
+const hostConfigSchema = z.strictObject({
+  /** 0 takes a free one. */
+  port: z.int().min(0).max(65_535).default(8787),
+  /** Where Durable Objects keep their storage (the writer's outbox): records wait there while the store is away. */
+  state_dir: z.string().min(1),
+  store: z.strictObject({ url: z.url(), write_token: z.string().min(1), read_token: z.string().min(1) }),
+  inference_url: z.url(),
+  /** Private signing keys as a JWKS. */
+  signing_keys: z.looseObject({ keys: z.array(z.looseObject({})) }),
+  /** Name → configuration, as edge/config.ts has it. */
+  agents: z.record(z.string(), z.looseObject({ binding: z.string() })).default({}),
+  /** Name → entry module of its Worker; default `edge/agents/<name>/worker.ts`. */
+  agent_entries: z.record(z.string(), z.string()).default({}),
+  /** Whether `GET /v1/session` gives the page a read token. */
+  local_session: z.boolean().default(true),
+  /** Where `vite build` put the page; served when it is there. */
+  assets_dir: z.string().default(join(ROOT, "edge/dashboard/dist")),
+  /** How often the sweep runs, which a cron trigger does in production; 0 never. */
+  sweep_interval_ms: z.int().min(0).default(5000),
+});
+export type EdgeHostConfig = z.input<typeof hostConfigSchema>;
+
+/** The flight agent's entry of `agents`: policy, AIR weights and limits. */
+export const FLIGHT_AGENT = {
+  binding: "AGENT_FLIGHT",
+  policy: "flight",
+  tools: { memory: 0.3, search: 0.2 },
+  alpha: 0.5,
+  concurrency: 32,
+  timeout_ms: 60_000,
+  max_attempts: 3,
+} as const;
+
+export interface RunningEdge {
+  /** Without a trailing slash. */
+  readonly url: string;
+  /** Repeatable. */
+  stop(): Promise<void>;
+}
+
+/**
+ * Bundles the Workers and starts them.
+ * @throws FulgurError ERR_PORT_TAKEN, ERR_CONFIG, ERR_INTERNAL when workerd does not start
+ */
+export async function startEdge(input: EdgeHostConfig): Promise<RunningEdge> {
+  const config = parseConfig(input);
+  const port = await freePort(config.port);
+  const url = `http://127.0.0.1:${port}`;
+  await mkdir(config.state_dir, { recursive: true, mode: 0o700 });
+  let runtime: Miniflare;
+  try {
+    runtime = new Miniflare(await runtimeOptions(config, port, url));
+    await runtime.ready;
+  } catch (cause) {
+    throw new FulgurError("ERR_INTERNAL", `the edge did not start: ${messageOf(cause)}`, { cause });
+  }
+  const sweep =
+    config.sweep_interval_ms > 0 ? setInterval(() => void runScheduled(runtime), config.sweep_interval_ms) : undefined;
+  let stopping: Promise<void> | undefined;
+  return {
+    url,
+    stop: () => {
+      clearInterval(sweep);
+      return (stopping ??= runtime.dispose());
+    },
+  };
+}
+
+type HostConfig = z.output<typeof hostConfigSchema>;
+
+function parseConfig(input: unknown): HostConfig {
+  const parsed = hostConfigSchema.safeParse(input);
+  if (parsed.success) return parsed.data;
+  const [issue] = parsed.error.issues;
+  throw new FulgurError(
+    "ERR_CONFIG",
+    `the edge host's ${issue?.path.join(".") || "configuration"} is not usable: ${issue?.message ?? "unknown"}`,
+  );
+}
+
+async function runtimeOptions(config: HostConfig, port: number, url: string): Promise<MiniflareOptions> {
+  const agents = Object.entries(config.agents).map(([name, { binding }]) => ({
+    name: `agent-${name}`,
+    binding,
+    entry: config.agent_entries[name] ?? join(ROOT, "edge/agents", name, "worker.ts"),
+  }));
+  const hasPage = existsSync(join(config.assets_dir, "index.html"));
+  const [edge, ...agentBundles] = await Promise.all(
+    [join(ROOT, "edge/worker.ts"), ...agents.map(({ entry }) => entry)].map(bundle),
+  );
+  return {
+    // Miniflare's own entry, which only its API uses: it puts a Worker of its own (and gzip) before each request.
+    host: "127.0.0.1",
+    port: 0,
+    // Otherwise it asks the network for the request properties of production.
+    cf: false,
+    // Otherwise Durable Objects forget everything when the process ends.
+    resourcePersistencePath: config.state_dir,
+    log: new Log(LogLevel.ERROR),
+    logRequests: false,
+    handleStructuredLogs: ({ message }) => void process.stderr.write(`${message}\n`),
+    telemetry: { enabled: false },
+    workers: [
+      {
+        config: {
+          name: "edge",
+          compatibilityDate: COMPATIBILITY_DATE,
+          compatibilityFlags: COMPATIBILITY_FLAGS,
+          manifest: manifest(edge ?? ""),
+          exports: {
+            Writer: { type: "durable-object", storage: "sqlite" },
+            Dispatcher: { type: "durable-object", storage: "sqlite" },
+          },
+          triggers: [{ type: "queue", name: "rollouts", maxBatchSize: 100, maxBatchTimeout: 0 }],
+          env: {
+            WRITER: { type: "durable-object", worker: "edge", exportName: "Writer" },
+            DISPATCHER: { type: "durable-object", worker: "edge", exportName: "Dispatcher" },
+            ROLLOUTS: { type: "queue", name: "rollouts" },
+            ...Object.fromEntries(agents.map(({ name, binding }) => [binding, { type: "worker", worker: name }])),
+            // Miniflare puts a Worker before every plain fetch, which costs half as much again.
+            STORE: external(config.store.url),
+            INFERENCE: external(config.inference_url),
+            // A Worker of its own: with assets on the edge itself, each LLM call would pass through their router.
+            ...(hasPage ? { ASSETS: { type: "worker", worker: "page" } } : {}),
+            ...variables({
+              STORE_URL: config.store.url,
+              STORE_WRITE_TOKEN: config.store.write_token,
+              STORE_READ_TOKEN: config.store.read_token,
+              INFERENCE_URL: config.inference_url,
+              SIGNING_KEYS: JSON.stringify(config.signing_keys),
+              AGENTS: JSON.stringify(config.agents),
+              PUBLIC_URL: url,
+              LOCAL_SESSION: config.local_session ? "1" : "0",
+            }),
+          },
+        },
+        dev: { unsafeDirectSockets: [{ host: "127.0.0.1", port }] },
+      },
+      ...agents.map(({ name }, at) => ({
+        config: {
+          name,
+          compatibilityDate: COMPATIBILITY_DATE,
+          compatibilityFlags: COMPATIBILITY_FLAGS,
+          manifest: manifest(agentBundles[at] ?? ""),
+        },
+      })),
+      ...(hasPage
+        ? [
+            {
+              config: {
+                name: "page",
+                compatibilityDate: COMPATIBILITY_DATE,
+                manifest: manifest(PAGE_WORKER),
+                env: { FILES: { type: "assets" as const } },
+                assets: { directory: config.assets_dir, notFoundHandling: "single-page-application" as const },
+              },
+            },
+          ]
+        : []),
+    ],
+  };
+}
+
+function external(url: string): { type: "external"; address: string; http: Record<string, never> } {
+  return { type: "external", address: new URL(url).host, http: {} };
+}
+
+const PAGE_WORKER = "export default { fetch: (request, env) => env.FILES.fetch(request) };";
+
+function variables(values: Readonly<Record<string, string>>): Record<string, { type: "text"; value: string }> {
+  return Object.fromEntries(Object.entries(values).map(([name, value]) => [name, { type: "text", value }]));
+}
+
+function manifest(contents: string) {
+  return {
+    mainModule: "worker.mjs",
+    modulesRoot: ROOT,
+    modules: { "worker.mjs": { type: "esm" as const, contents } },
+  };
+}
+
+/** One ES module of a Worker with all that it imports. */
+async function bundle(entry: string): Promise<string> {
+  const { outputFiles } = await build({
+    entryPoints: [entry],
+    absWorkingDir: ROOT,
+    bundle: true,
+    write: false,
+    format: "esm",
+    target: "es2024",
+    conditions: ["workerd", "worker", "browser"],
+    mainFields: ["browser", "module", "main"],
+    external: ["cloudflare:*", "node:*"],
+    logLevel: "silent",
+  });
+  return outputFiles[0]?.text ?? "";
+}
+
+/** @throws FulgurError ERR_PORT_TAKEN */
+function freePort(port: number): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const server = createServer();
+    server.once("error", (cause) => {
+      reject(
+        new FulgurError(
+          "ERR_PORT_TAKEN",
+          `port ${port} of 127.0.0.1 is taken; stop what listens there or choose another with --port-base`,
+          { cause },
+        ),
+      );
+    });
+    server.listen({ host: "127.0.0.1", port }, () => {
+      const address = server.address();
+      server.close(() => resolve(typeof address === "object" && address !== null ? address.port : port));
+    });
+  });
+}
+
+async function runScheduled(runtime: Miniflare): Promise<void> {
+  try {
+    const edge = await runtime.getWorker("edge");
+    await edge.scheduled({ cron: "* * * * *" });
+  } catch (thrown) {
+    process.stderr.write(`edge: the sweep failed: ${messageOf(thrown)}\n`);
+  }
+}
+
+async function main(): Promise<void> {
+  const text = process.env["FULGUR_EDGE_CONFIG"] ?? (await new Response(process.stdin).text());
+  const edge = await startEdge(parseConfig(JSON.parse(text)));
+  const stop = (): void => {
+    void edge.stop().then(() => process.exit(0));
+  };
+  for (const signal of ["SIGTERM", "SIGINT"] as const) {
+    // Miniflare's own handler ends the process at once, with 143.
+    process.removeAllListeners(signal);
+    process.once(signal, stop);
+  }
+  process.stdout.write(`edge listening on ${edge.url}\n`);
+}
+
+if (import.meta.main) {
+  main().catch((thrown: unknown) => {
+    process.stderr.write(`${messageOf(thrown)}\n`);
+    process.exit(1);
+  });
+}

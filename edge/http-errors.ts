@@ -1,0 +1,94 @@
+import { FulgurError, messageOf, type ErrorCode } from "#shared/errors.ts";
+import { logger } from "#shared/log.ts";
+
+/** Where errors meet HTTP: one table from codes to statuses, in the shape that OpenAI's SDKs read. */
+
+const log = logger("edge");
+
+/** An error after which the caller should try again; `retryAfterSeconds` is whole, since LangChain JS ignores any other. */
+export class RetryLaterError extends FulgurError {
+  readonly retryAfterSeconds: number;
+
+  constructor(
+    code: ErrorCode,
+    message: string,
+    options: { readonly cause?: unknown; readonly retryAfterSeconds: number },
+  ) {
+    super(code, message, options);
+    this.retryAfterSeconds = Math.max(1, Math.ceil(options.retryAfterSeconds));
+  }
+}
+
+/** Status and OpenAI error type of each code. LLM routes never throw ERR_CONFLICT: SDKs repeat 409. */
+const ANSWERS: Readonly<Record<ErrorCode, readonly [status: number, type: string]>> = {
+  ERR_AUTH: [401, "authentication_error"],
+  ERR_FORBIDDEN: [403, "permission_error"],
+  ERR_INVALID_REQUEST: [400, "invalid_request_error"],
+  ERR_SHAPE: [400, "invalid_request_error"],
+  ERR_NOT_FOUND: [404, "invalid_request_error"],
+  ERR_UNKNOWN_POLICY: [404, "invalid_request_error"],
+  ERR_CONFLICT: [409, "invalid_request_error"],
+  ERR_TOO_LARGE: [413, "invalid_request_error"],
+  ERR_OVERLOADED: [429, "rate_limit_error"],
+  ERR_UPSTREAM: [502, "server_error"],
+  ERR_STORE: [503, "server_error"],
+  ERR_TIMEOUT: [504, "server_error"],
+  ERR_CHECKPOINT: [500, "server_error"],
+  ERR_CONFIG: [500, "server_error"],
+  ERR_DISK: [500, "server_error"],
+  ERR_INTERNAL: [500, "server_error"],
+  ERR_MODEL: [500, "server_error"],
+  ERR_PLATFORM: [500, "server_error"],
+  ERR_PORT_TAKEN: [500, "server_error"],
+};
+
+/** The status that an error is answered with. */
+export function statusOf(thrown: unknown): number {
+  return ANSWERS[asFulgurError(thrown).code][0];
+}
+
+/** `{ error: { message, type, param, code } }`, also the payload of a mid-stream error event. */
+export function errorBody(thrown: unknown): {
+  error: { message: string; type: string; param: string | null; code: string };
+} {
+  const error = asFulgurError(thrown);
+  return {
+    error: {
+      message: error.message,
+      type: ANSWERS[error.code][1],
+      param: error.code === "ERR_UNKNOWN_POLICY" ? "model" : null,
+      // SDKs and agents know this one by OpenAI's name.
+      code: error.code === "ERR_UNKNOWN_POLICY" ? "model_not_found" : error.code,
+    },
+  };
+}
+
+/** The answer to whatever was thrown. Anything that is not a FulgurError is logged and told as an internal error. */
+export function errorResponse(thrown: unknown): Response {
+  const error = asFulgurError(thrown);
+  const status = ANSWERS[error.code][0];
+  const headers = new Headers();
+  if (error instanceof RetryLaterError) headers.set("retry-after", String(error.retryAfterSeconds));
+  else if (status === 429 || status === 503) headers.set("retry-after", "1");
+  if (status === 401) headers.set("www-authenticate", "Bearer");
+  return Response.json(errorBody(error), { status, headers });
+}
+
+function asFulgurError(thrown: unknown): FulgurError {
+  if (thrown instanceof FulgurError) return thrown;
+  const crossed = codeAcrossRpc(thrown);
+  if (crossed !== undefined) return new FulgurError(crossed, messageOf(thrown), { cause: thrown });
+  log.error("request.failed", { error: messageOf(thrown), stack: thrown instanceof Error ? thrown.stack : undefined });
+  return new FulgurError("ERR_INTERNAL", "the edge failed on this request; its log has the cause", { cause: thrown });
+}
+
+/** A FulgurError that crossed RPC arrives as a plain Error; its `code` survives as an own property. */
+function codeAcrossRpc(thrown: unknown): ErrorCode | undefined {
+  if (typeof thrown !== "object" || thrown === null || !("code" in thrown)) return undefined;
+  const { code } = thrown;
+  return isErrorCode(code) ? code : undefined;
+}
+
+function isErrorCode(value: unknown): value is ErrorCode {
+  return typeof value === "string" && Object.hasOwn(ANSWERS, value);
+}

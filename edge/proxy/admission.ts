@@ -1,0 +1,171 @@
+import { sql } from "drizzle-orm";
+import { z } from "zod";
+import { FulgurError } from "#shared/errors.ts";
+import type { StoreDb } from "#shared/store/connect.ts";
+import type { StoreWriter } from "#shared/store/statement.ts";
+import type { Principal, RolloutClaims } from "#shared/tokens.ts";
+import { RetryLaterError } from "../http-errors.ts";
+import { TtlCache } from "../ttl-cache.ts";
+
+/**
+ * Whether a call may begin: its rollout is open, its token is not revoked, its budget is not spent, and its record can be
+ * stored. What the store says is remembered for a second; what a rollout has spent is counted once and then kept here, so
+ * a rollout whose calls come through several isolates may overshoot its caps by what the others did since.
+ */
+export interface Admission {
+  admit(request: AdmissionRequest): Promise<Seat>;
+  /** Forgets a rollout that has just ended in this isolate. */
+  forget(rolloutId: string): void;
+}
+
+export interface AdmissionRequest {
+  readonly principal: Principal;
+  readonly rollout: RolloutClaims;
+  readonly db: () => StoreDb;
+  readonly writer: StoreWriter;
+  readonly now: number;
+}
+
+/** An admitted call. */
+export interface Seat {
+  /** Whether the tenant lets live calls be answered although they cannot be recorded. */
+  readonly failOpen: boolean;
+  /** To be called once, with the tokens that the call took. */
+  leave(tokens: number): void;
+}
+
+interface RolloutState {
+  readonly status: string;
+  readonly attempt: number;
+  /** The token that `revoked` is about. */
+  readonly jti: string;
+  readonly revoked: boolean;
+  readonly failOpen: boolean;
+  readonly spent: Spent;
+  readonly readAt: number;
+}
+
+/** What an attempt has used; goes on from one look at the store to the next. */
+interface Spent {
+  calls: number;
+  tokens: number;
+}
+
+const FRESH_MS = 1000;
+/** Older than fresh, a state serves live calls while the store is away. */
+const KEPT_MS = 600_000;
+
+export function admission(): Admission {
+  const states = new TtlCache<RolloutState>({ ttlMs: KEPT_MS });
+  let store: { readonly up: boolean; readonly askedAt: number } = { up: true, askedAt: 0 };
+
+  async function storeIsUp({ writer, now }: AdmissionRequest): Promise<boolean> {
+    if (now - store.askedAt < FRESH_MS) return store.up;
+    store = { up: (await writer.status()).storeUp, askedAt: now };
+    return store.up;
+  }
+
+  async function stateOf(request: AdmissionRequest, key: string): Promise<RolloutState> {
+    const { principal, rollout, db, now } = request;
+    const known = states.get(key, now);
+    if (known !== undefined && now - known.readAt < FRESH_MS && known.jti === principal.jti) return known;
+    try {
+      const read = await readState(db(), request, known?.attempt === rollout.attempt ? known.spent : undefined);
+      if (read === undefined) throw new FulgurError("ERR_FORBIDDEN", `rollout ${key} does not exist`);
+      // Another call of the rollout may have read it meanwhile and have begun to spend.
+      const other = states.get(key, now);
+      const state = other?.attempt === read.attempt ? { ...read, spent: other.spent } : read;
+      states.set(key, state, now);
+      return state;
+    } catch (cause) {
+      if (cause instanceof FulgurError) throw cause;
+      if (rollout.mode === "live" && known !== undefined) return known;
+      throw storeAway(cause);
+    }
+  }
+
+  return {
+    async admit(request) {
+      const { rollout } = request;
+      const key = rollout.rolloutId;
+      const [state, up] = await Promise.all([
+        stateOf(request, key),
+        rollout.mode === "live" ? true : storeIsUp(request),
+      ]);
+      // Before inference is spent on an answer that could not be trained on.
+      if (!up) throw storeAway();
+      if (state.revoked) throw new FulgurError("ERR_AUTH", "the token was revoked; ask for a fresh one");
+      if (state.status !== "running" || state.attempt !== rollout.attempt) {
+        const what = state.status === "running" ? `is at attempt ${state.attempt}` : `is ${state.status}`;
+        throw new FulgurError(
+          "ERR_FORBIDDEN",
+          `rollout ${rollout.rolloutId} ${what}, so attempt ${rollout.attempt} takes no more calls`,
+        );
+      }
+      const { maxCalls, maxTokens } = rollout.caps;
+      const { spent } = state;
+      if (spent.calls >= maxCalls || spent.tokens >= maxTokens) {
+        throw new FulgurError(
+          "ERR_FORBIDDEN",
+          `rollout ${rollout.rolloutId} has spent its budget (${spent.calls} of ${maxCalls} calls, ${spent.tokens} of ${maxTokens} tokens); ask for a token with larger caps`,
+        );
+      }
+      spent.calls++;
+      return {
+        failOpen: state.failOpen,
+        leave(tokens) {
+          spent.tokens += tokens;
+        },
+      };
+    },
+    forget: (rolloutId) => states.delete(rolloutId),
+  };
+}
+
+/** What new train and val calls are told while libSQL is away. */
+export function storeAway(cause?: unknown): RetryLaterError {
+  return new RetryLaterError("ERR_STORE", "the store is away, so this call could not be recorded; try again", {
+    cause,
+    retryAfterSeconds: 1,
+  });
+}
+
+const stateRow = z.object({
+  status: z.string(),
+  attempt: z.number(),
+  revoked: z.number(),
+  settings: z.string().nullable(),
+  calls: z.number(),
+  tokens: z.number(),
+});
+
+async function readState(
+  db: StoreDb,
+  { principal: { tenantId, jti }, rollout: { rolloutId, attempt }, now }: AdmissionRequest,
+  known: Spent | undefined,
+): Promise<RolloutState | undefined> {
+  // Summing reads every call of the attempt past its long texts, so it is done once.
+  const spending =
+    known === undefined
+      ? sql`count(*) as calls, coalesce(sum(prompt_tokens + completion_tokens), 0) as tokens
+            from calls where rollout_id = ${rolloutId} and attempt = ${attempt}`
+      : sql`0 as calls, 0 as tokens`;
+  // One question and not four: this is on the path of a rollout's first call.
+  const rows = await db.all(sql`
+    select r.status, r.attempt, s.calls, s.tokens,
+      exists (select 1 from revoked_tokens where jti = ${jti} and tenant_id = ${tenantId}) as revoked,
+      (select settings from tenants where id = ${tenantId}) as settings
+    from rollouts r, (select ${spending}) s
+    where r.id = ${rolloutId} and r.tenant_id = ${tenantId}`);
+  if (rows.length === 0) return undefined;
+  const row = stateRow.parse(rows[0]);
+  return {
+    status: row.status,
+    attempt: row.attempt,
+    jti,
+    revoked: row.revoked !== 0,
+    failOpen: row.settings?.includes('"fail_open":true') ?? false,
+    spent: known ?? { calls: row.calls, tokens: row.tokens },
+    readAt: now,
+  };
+}

@@ -1,0 +1,153 @@
+import { FulgurError, messageOf, type ErrorCode } from "#shared/errors.ts";
+import { RetryLaterError } from "../http-errors.ts";
+import { isObject, parseObject } from "./answer.ts";
+
+export interface UpstreamOptions<T> {
+  readonly url: string;
+  readonly body: string;
+  readonly fetch: typeof fetch;
+  /** Ends everything: the client has gone. */
+  readonly signal: AbortSignal;
+  /** Takes a 2xx answer; a connection that breaks in it counts as a failed attempt. */
+  readonly read: (response: Response) => Promise<T> | T;
+  readonly maxAttempts?: number;
+  /** Until `read` is through, per attempt. */
+  readonly timeoutMs?: number;
+  readonly random?: () => number;
+  readonly sleep?: (ms: number, signal: AbortSignal) => Promise<void>;
+}
+
+export interface UpstreamAnswer<T> {
+  readonly value: T;
+  readonly attempts: number;
+}
+
+/** Inference did not answer; `attempts` is how often it was asked. */
+export class UpstreamError extends RetryLaterError {
+  readonly attempts: number;
+
+  constructor(
+    code: ErrorCode,
+    message: string,
+    options: { readonly attempts: number; readonly retryAfterSeconds?: number; readonly cause?: unknown },
+  ) {
+    super(code, message, { cause: options.cause, retryAfterSeconds: options.retryAfterSeconds ?? 1 });
+    this.attempts = options.attempts;
+  }
+}
+
+/** 409 is here because endpoints answer it while a version loads. */
+const WORTH_REPEATING = new Set([408, 409, 429]);
+const FIRST_BACKOFF_MS = 100;
+const MAX_BACKOFF_MS = 10_000;
+
+/**
+ * Posts a request to inference; repeats it after 408, 409, 429, 5xx and connection errors, waiting as long as
+ * Retry-After says or else exponentially longer with full jitter. Nothing of an answer has been passed on before `read`
+ * returns, so repeating is safe.
+ * @throws UpstreamError ERR_INVALID_REQUEST when inference refuses the request itself, ERR_OVERLOADED when it stays
+ * full, ERR_TIMEOUT when it is too slow, else ERR_UPSTREAM; the signal's reason when the client has gone
+ */
+export async function askInference<T>(options: UpstreamOptions<T>): Promise<UpstreamAnswer<T>> {
+  const { url, signal, maxAttempts = 4, random = Math.random, sleep = pause } = options;
+  for (let attempt = 1; ; attempt++) {
+    const outcome = await once(options);
+    if (outcome.status === "answered") return { value: outcome.value, attempts: attempt };
+    signal.throwIfAborted();
+    const { failure, repeat, retryAfterMs } =
+      outcome.status === "refused"
+        ? await refusal(outcome.response, attempt)
+        : unreachable(outcome.cause, url, attempt);
+    if (!repeat || attempt === maxAttempts || (retryAfterMs ?? 0) > MAX_BACKOFF_MS) throw failure;
+    await sleep(retryAfterMs ?? random() * Math.min(MAX_BACKOFF_MS, FIRST_BACKOFF_MS * 2 ** attempt), signal);
+    signal.throwIfAborted();
+  }
+}
+
+type Outcome<T> =
+  | { readonly status: "answered"; readonly value: T }
+  | { readonly status: "refused"; readonly response: Response }
+  | { readonly status: "unreachable"; readonly cause: unknown };
+
+async function once<T>(options: UpstreamOptions<T>): Promise<Outcome<T>> {
+  const { url, body, fetch: send, signal, read, timeoutMs = 120_000 } = options;
+  const controller = new AbortController();
+  // Stays after the headers: a client that leaves in mid-stream ends the generation.
+  signal.addEventListener("abort", () => controller.abort(signal.reason));
+  const timer = setTimeout(() => {
+    controller.abort(new FulgurError("ERR_TIMEOUT", `inference did not answer within ${timeoutMs} ms`));
+  }, timeoutMs);
+  try {
+    const response = await send(url, {
+      method: "POST",
+      headers: { "content-type": "application/json" },
+      body,
+      signal: controller.signal,
+    });
+    return response.ok ? { status: "answered", value: await read(response) } : { status: "refused", response };
+  } catch (cause) {
+    // The runtimes differ in what an aborted fetch throws; the controller knows why.
+    return { status: "unreachable", cause: controller.signal.aborted ? controller.signal.reason : cause };
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+interface Failure {
+  readonly failure: UpstreamError;
+  readonly repeat: boolean;
+  readonly retryAfterMs?: number | undefined;
+}
+
+function unreachable(cause: unknown, url: string, attempts: number): Failure {
+  const tooSlow = cause instanceof FulgurError && cause.code === "ERR_TIMEOUT";
+  const message = tooSlow
+    ? `${cause.message} (${attempts} attempts)`
+    : `inference at ${new URL(url).origin} did not answer (${attempts} attempts, last: ${messageOf(cause)})`;
+  return {
+    failure: new UpstreamError(tooSlow ? "ERR_TIMEOUT" : "ERR_UPSTREAM", message, { attempts, cause }),
+    // Slow already: asking again would only double the load.
+    repeat: !tooSlow,
+  };
+}
+
+/** What a status other than 2xx means; reads the body. */
+async function refusal(response: Response, attempts: number): Promise<Failure> {
+  const { status } = response;
+  const said = await reasonOf(response);
+  if (status === 400 || status === 413) {
+    const message = `inference refused the request: ${said}`;
+    return { failure: new UpstreamError("ERR_INVALID_REQUEST", message, { attempts }), repeat: false };
+  }
+  const retryAfterMs = parseRetryAfter(response.headers.get("retry-after"));
+  const failure = new UpstreamError(
+    status === 429 ? "ERR_OVERLOADED" : "ERR_UPSTREAM",
+    `inference answered ${status} (${attempts} attempts): ${said}`,
+    { attempts, retryAfterSeconds: (retryAfterMs ?? 1000) / 1000 },
+  );
+  return { failure, repeat: status >= 500 || WORTH_REPEATING.has(status), retryAfterMs };
+}
+
+async function reasonOf(response: Response): Promise<string> {
+  const text = await response.text().catch(() => "");
+  const body = parseObject(text);
+  const error = body?.["error"];
+  const message = isObject(error) ? error["message"] : (body?.["message"] ?? body?.["detail"]);
+  return (typeof message === "string" ? message : text).slice(0, 500) || "no reason given";
+}
+
+/** Seconds or an HTTP date. */
+function parseRetryAfter(header: string | null): number | undefined {
+  if (header === null) return undefined;
+  const seconds = Number(header);
+  const ms = Number.isFinite(seconds) ? seconds * 1000 : Date.parse(header) - Date.now();
+  return Number.isFinite(ms) && ms >= 0 ? ms : undefined;
+}
+
+async function pause(ms: number, signal: AbortSignal): Promise<void> {
+  const { promise, resolve } = Promise.withResolvers<void>();
+  const timer = setTimeout(resolve, ms);
+  signal.addEventListener("abort", () => resolve());
+  await promise;
+  clearTimeout(timer);
+}
