@@ -1,0 +1,136 @@
+import { describe, expect, it } from "vitest";
+import { sift } from "../../trainer/batch/sift.ts";
+import type { Cotangent, Sample } from "../../trainer/engine/contract.ts";
+import { learn, type LearnOptions } from "../../trainer/learn.ts";
+import { lossSchema } from "../../trainer/loss/loss.ts";
+import type { RolloutRecord } from "../../trainer/records.ts";
+
+/** An engine that assigns one log-probability to everything and notes what is asked of it. */
+function noting(logprob: number) {
+  const scored: number[][] = [];
+  const pulled: { tokens: number[]; d: number[]; dEntropy: number[] | undefined }[] = [];
+  const steps: number[] = [];
+  const scoresOf = (samples: readonly Sample[]) =>
+    samples.map(({ lossMask }) => ({
+      logprobs: Float32Array.from(lossMask, (bit) => bit * logprob),
+      entropy: Float32Array.from(lossMask, (bit) => bit * 0.25),
+    }));
+  return {
+    scored,
+    pulled,
+    steps,
+    score: async (samples: readonly Sample[]) => {
+      scored.push(...samples.map((sample) => [...sample.tokens]));
+      return scoresOf(samples);
+    },
+    backward: async (samples: readonly Sample[], cotangents: readonly Cotangent[]) => {
+      for (const [at, sample] of samples.entries()) {
+        const { dLogprobs = new Float32Array(), dEntropy } = cotangents[at] ?? {};
+        pulled.push({
+          tokens: [...sample.tokens],
+          d: [...dLogprobs],
+          dEntropy: dEntropy === undefined ? undefined : [...dEntropy],
+        });
+      }
+      return scoresOf(samples);
+    },
+    step: async ({ learningRate }: { readonly learningRate: number }) => {
+      steps.push(learningRate);
+      return { gradNorm: 0.5 };
+    },
+  };
+}
+
+/** Two groups of two; the second is a version older. Behaviour log-probability −1, one action token each. */
+function groups(step = 3) {
+  const record = (id: number, groupId: string, reward: number, policyVersion: number): RolloutRecord => ({
+    id: `r${id}`,
+    groupId,
+    reward,
+    status: "finished",
+    outcome: null,
+    intermediate: [],
+    calls: [
+      {
+        callId: `c${id}`,
+        promptTokenIds: Int32Array.of(1),
+        responseTokenIds: Int32Array.of(10 + id),
+        behaviourLogprobs: Float32Array.of(-1),
+        policyVersion,
+        trainable: true,
+        toolCallIds: [],
+        startedAt: 0,
+        latencyMs: 1,
+      },
+    ],
+  });
+  return sift([record(0, "a", 1, 3), record(1, "a", 0, 3), record(2, "b", 1, 2), record(3, "b", 0, 2)], {
+    credit: { type: "identical" },
+    advantage: { type: "group-mean" },
+    lineage: { base: 0, first: 1 },
+    step,
+    maxStaleness: 1,
+  }).groups;
+}
+
+function options(engine: LearnOptions["engine"], given: Partial<LearnOptions> = {}): LearnOptions {
+  let clock = 0;
+  return {
+    engine,
+    loss: lossSchema.parse({ type: "ppo-clip" }),
+    learningRate: 0.01,
+    maxGradNorm: 1,
+    updates: 1,
+    now: () => (clock += 500),
+    ...given,
+  };
+}
+
+describe("learn", () => {
+  it("scores only what an older version sampled, and weighs that by what it finds", async () => {
+    const engine = noting(-1 + Math.log(1.5));
+    const report = await learn(groups(), options(engine));
+    expect(engine.scored).toEqual([
+      [1, 12],
+      [1, 13],
+    ]);
+    // Advantages ±1/2 over 4 action tokens; stale rows by the importance ratio of 1.5.
+    expect(engine.pulled.map(({ tokens, d }) => [tokens[1], d[1]?.toFixed(5)])).toEqual([
+      [10, "-0.12500"],
+      [11, "0.12500"],
+      [12, "-0.18750"],
+      [13, "0.18750"],
+    ]);
+    expect(engine.steps).toEqual([0.01]);
+    // All rows are compared with what the engine assigned, the fresh ones too.
+    expect(report.importance_weight_mean).toBeCloseTo(1.5, 5);
+    expect(report).toMatchObject({ rows: 4, tokens: 8, action_tokens: 4, entropy: 0.25, grad_norm: 0.5, seconds: 0.5 });
+  });
+
+  it("scores everything first when a batch is used for several updates, which share its groups", async () => {
+    const engine = noting(-1);
+    await learn(groups(), options(engine, { updates: 2 }));
+    // All four at first, and the second update's two again under the weights after the first.
+    expect(engine.scored.map((tokens) => tokens[1])).toEqual([10, 11, 12, 13, 12, 13]);
+    expect(engine.pulled.map(({ tokens }) => tokens[1])).toEqual([10, 11, 12, 13]);
+    expect(engine.steps).toHaveLength(2);
+  });
+
+  it("takes no more updates than there are groups", async () => {
+    const engine = noting(-1);
+    await learn(groups(), options(engine, { updates: 9 }));
+    expect(engine.steps).toHaveLength(2);
+  });
+
+  it("asks the reference for a KL term, and pulls entropies for a bonus", async () => {
+    const engine = noting(-1);
+    const reference = noting(-1 + Math.LN2);
+    const loss = lossSchema.parse({ type: "reinforce", klCoefficient: 0.4, entropyBonus: 0.1 });
+    const report = await learn(groups(), options(engine, { reference, loss }));
+    expect(reference.scored).toHaveLength(4);
+    expect(report.kl_reference).toBeCloseTo(1 - Math.LN2, 6);
+    // −A/4 from the surrogate and 0.4·(1 − 2)/4 from the KL term.
+    expect(engine.pulled[0]?.d[1]).toBeCloseTo(-0.125 - 0.1, 6);
+    expect(engine.pulled[0]?.dEntropy?.[1]).toBeCloseTo(-0.1 / 4, 7);
+  });
+});

@@ -1,0 +1,111 @@
+import { mkdir, mkdtemp, readdir, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { FulgurError } from "#shared/errors.ts";
+import type { Engine } from "../../../trainer/engine/contract.ts";
+import type { LoopState } from "../../../trainer/release/checkpoint.ts";
+import { publish, retireOldVersion, type PublishDeps } from "../../../trainer/release/publish.ts";
+
+let versions: string;
+beforeEach(async () => {
+  versions = await mkdtemp(join(tmpdir(), "fulgur-publish-"));
+});
+afterEach(() => rm(versions, { recursive: true, force: true }));
+
+/** Everything that publishing asks for, in order; the named one fails. */
+function world(failing?: string): { deps: PublishDeps; asked: string[]; marked: object[] } {
+  const asked: string[] = [];
+  const marked: object[] = [];
+  const ask = async (what: string): Promise<void> => {
+    asked.push(what);
+    if (failing !== undefined && what.startsWith(failing)) throw new FulgurError("ERR_CHECKPOINT", `${what} failed`);
+  };
+  const exportAdapter = async (dir: string): Promise<void> => {
+    await ask("export");
+    await mkdir(dir, { recursive: true });
+    await writeFile(join(dir, "adapter_model.safetensors"), "w");
+  };
+  const deps: PublishDeps = {
+    // Publishing looks at the method alone.
+    engine: { info: { method: "lora" } as Engine["info"], exportAdapter, exportWeights: exportAdapter },
+    edge: {
+      markTrained: async (batchId, body) => {
+        marked.push(body);
+        await ask(`trained ${batchId} ${body.parentVersion}→${body.version}`);
+        return {};
+      },
+      routePolicy: async (policy, version) => {
+        await ask(`route ${policy}@${version}`);
+        return {};
+      },
+    },
+    inference: {
+      load: (name) => ask(`load ${name}`),
+      prove: (name) => ask(`prove ${name}`),
+      unload: (name) => ask(`unload ${name}`),
+    },
+    artifact: { versions, baseSha256: undefined },
+    now: () => 0,
+  };
+  return { deps, asked, marked };
+}
+
+function stateAt(step: number): LoopState {
+  return {
+    run: "r",
+    policy: "flight",
+    method: "lora",
+    seed: 1,
+    step,
+    lineage: { base: 0, first: 41 },
+    lastBatch: step === 0 ? null : { id: `ba_${step}`, metrics: { reward_mean: 0.5 } },
+    sums: { wallSeconds: 0, stepSeconds: 2, trainedTokens: 0, trainSeconds: 0, decodedTokens: 0, decodeSeconds: 0 },
+    rewards: [],
+  };
+}
+
+describe("publish", () => {
+  it("exports, marks the batch trained, loads, proves and only then routes", async () => {
+    const { deps, asked, marked } = world();
+    await publish(deps, stateAt(3));
+    expect(asked).toEqual(["export", "trained ba_3 42→43", "load flight@43", "prove flight@43", "route flight@43"]);
+    expect(marked).toEqual([
+      {
+        version: 43,
+        parentVersion: 42,
+        kind: "adapter",
+        artifact: join(versions, "43"),
+        sha256: expect.stringMatching(/^[0-9a-f]{64}$/),
+        metrics: { reward_mean: 0.5 },
+      },
+    ]);
+  });
+
+  it("has the base for the first version's parent, and nothing to do before the first step", async () => {
+    const { deps, asked } = world();
+    await publish(deps, stateAt(0));
+    expect(asked).toEqual([]);
+    await publish(deps, stateAt(1));
+    expect(asked[1]).toBe("trained ba_1 0→41");
+  });
+
+  it.each(["trained", "load", "prove"])("routes nothing when %s fails, and is whole when repeated", async (failing) => {
+    const broken = world(failing);
+    await expect(publish(broken.deps, stateAt(2))).rejects.toThrow("failed");
+    expect(broken.asked.some((what) => what.startsWith("route"))).toBe(false);
+    const { deps, asked } = world();
+    await publish(deps, stateAt(2));
+    // The artifact is there already and is proven instead of written again.
+    expect(asked).toEqual(["trained ba_2 41→42", "load flight@42", "prove flight@42", "route flight@42"]);
+    expect(await readdir(versions)).toEqual(["42"]);
+  });
+});
+
+describe("retireOldVersion", () => {
+  it("unloads the version before the last, never the base", async () => {
+    const { deps, asked } = world();
+    for (const step of [0, 1, 2, 3, 4]) await retireOldVersion(deps.inference, stateAt(step));
+    expect(asked).toEqual(["unload flight@41", "unload flight@42"]);
+  });
+});

@@ -1,0 +1,114 @@
+import { readFile } from "node:fs/promises";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { z } from "zod";
+import { edgeClient, type EdgeClient } from "#shared/client.ts";
+import { FulgurError, messageOf } from "#shared/errors.ts";
+import { logger, startLogging } from "#shared/log.ts";
+import type { RunEvent } from "#shared/run-events.ts";
+import { connectStore } from "#shared/store/connect.ts";
+import { mintToken } from "#shared/tokens.ts";
+import { engineOptions, helpText, parseFlags, type TrainerConfig } from "./config.ts";
+import { createOnnxEngine } from "./engine/onnx/engine.ts";
+import { trainRun } from "./loop.ts";
+import { patient } from "./patience.ts";
+import { inferenceClient } from "./release/inference-client.ts";
+import { storeReader } from "./store-reader.ts";
+
+/**
+ * The trainer's process. Run events as JSON lines on stdout, logs on stderr. SIGTERM and SIGINT end it cleanly: a step
+ * that is being trained is finished and published, so that at most the waiting is lost; a second signal ends it at once.
+ *
+ * Exit codes: 0 finished or stopped, 1 failed (started again it resumes), 2 wrong flags.
+ */
+
+const log = logger("trainer");
+const keySetSchema = z.object({ keys: z.array(z.looseObject({ kty: z.string(), kid: z.string() })).min(1) });
+
+/** Tells why a run ends early; not an error. */
+class Stop extends Error {}
+
+async function main(argv: readonly string[]): Promise<number> {
+  if (argv.includes("--help")) {
+    process.stdout.write(helpText());
+    return 0;
+  }
+  const config = parseFlags(argv);
+  const storeToken = process.env["FULGUR_STORE_TOKEN"];
+  if (storeToken === undefined || storeToken === "") {
+    throw new FulgurError("ERR_CONFIG", "FULGUR_STORE_TOKEN is not set; it holds the store's read-only token");
+  }
+  await startLogging("info");
+  const stop = stopOnSignals();
+  const patience = { limitMs: config.wedgeMinutes * 60_000, signal: stop.signal };
+  // What a step must not leave half done goes on after a stop was asked for.
+  const persistence = { limitMs: config.wedgeMinutes * 60_000 };
+  try {
+    await trainRun({
+      config,
+      edge: patient(await ownEdge(config), persistence),
+      records: patient(storeReader(connectStore({ url: config.storeUrl, token: storeToken }), config.tenant), patience),
+      inference: patient(inferenceClient({ baseUrl: config.inferenceUrl }), persistence),
+      openEngine: (modelDir) => createOnnxEngine(engineOptions(config, modelDir)),
+      emit,
+      now: () => performance.now(),
+      pause: (ms) => sleep(ms, undefined, { signal: stop.signal }),
+      signal: stop.signal,
+    });
+    return 0;
+  } catch (error) {
+    if (!stop.signal.aborted) throw error;
+    log.info("run.stopped", { run: config.run });
+    return 0;
+  }
+}
+
+function stopOnSignals(): AbortController {
+  const controller = new AbortController();
+  for (const name of ["SIGTERM", "SIGINT"] as const) {
+    process.on(name, () => {
+      if (controller.signal.aborted) process.exit(1);
+      controller.abort(new Stop(`${name} came`));
+    });
+  }
+  return controller;
+}
+
+/** A client that signs its own trainer tokens with the installation's keys. */
+async function ownEdge({ stateDir, tenant, edgeUrl }: TrainerConfig): Promise<EdgeClient> {
+  const path = join(stateDir, "keys", "edge.json");
+  let keySet: z.infer<typeof keySetSchema>;
+  try {
+    keySet = keySetSchema.parse(JSON.parse(await readFile(path, "utf8")));
+  } catch (cause) {
+    throw new FulgurError(
+      "ERR_CONFIG",
+      `${path} holds no signing keys; give the folder of an installation with --state-dir`,
+      {
+        cause,
+      },
+    );
+  }
+  let current: { readonly token: string; readonly expiresAt: number } | undefined;
+  return edgeClient({
+    baseUrl: edgeUrl,
+    token: async () => {
+      if (current === undefined || current.expiresAt - Date.now() < 60_000) {
+        current = await mintToken(keySet, { tenantId: tenant, scopes: ["trainer", "read"] });
+      }
+      return current.token;
+    },
+  });
+}
+
+function emit(event: RunEvent): void {
+  process.stdout.write(`${JSON.stringify(event)}\n`);
+}
+
+try {
+  process.exitCode = await main(process.argv.slice(2));
+} catch (error) {
+  process.stderr.write(`${messageOf(error)}\n`);
+  if (!(error instanceof FulgurError)) process.stderr.write(`${error instanceof Error ? (error.stack ?? "") : ""}\n`);
+  process.exitCode = error instanceof FulgurError && error.code === "ERR_CONFIG" ? 2 : 1;
+}

@@ -1,0 +1,100 @@
+import { readdir, readFile, rm, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { z } from "zod";
+import { FulgurError } from "#shared/errors.ts";
+import type { Engine } from "../engine/contract.ts";
+import { proveWholeFolder, writeWholeFolder } from "./whole-folder.ts";
+
+/**
+ * Checkpoints of a run: `checkpoints/000013/` holds the engine's state after 13 steps and the loop's own state beside
+ * it. Together with the store they are all that a restarted trainer needs.
+ */
+
+/** The loop's state after some steps. */
+export const loopStateSchema = z.strictObject({
+  run: z.string(),
+  policy: z.string(),
+  method: z.enum(["lora", "full"]),
+  seed: z.int(),
+  /** Steps trained. */
+  step: z.int().min(0),
+  lineage: z.strictObject({ base: z.int(), first: z.int() }),
+  /** The batch of the last step and its metrics, to mark it trained again after a crash; null before the first. */
+  lastBatch: z.strictObject({ id: z.string(), metrics: z.record(z.string(), z.number()) }).nullable(),
+  /** Sums over the run, also over its earlier starts. */
+  sums: z.strictObject({
+    wallSeconds: z.number(),
+    /** Of the steps alone, without evaluations and starts. */
+    stepSeconds: z.number(),
+    trainedTokens: z.number(),
+    trainSeconds: z.number(),
+    decodedTokens: z.number(),
+    decodeSeconds: z.number(),
+  }),
+  /** Rewards of the train rollouts that each of the run's versions sampled. */
+  rewards: z.array(z.strictObject({ version: z.int(), sum: z.number(), count: z.int() })),
+});
+export type LoopState = z.infer<typeof loopStateSchema>;
+
+const STATE = "state.json";
+const ENGINE = "engine";
+
+/** Writes the checkpoint of `state.step`, then removes those older than the newest `keep`. */
+export async function saveCheckpoint(
+  dir: string,
+  { engine, state, keep }: { readonly engine: Pick<Engine, "save">; readonly state: LoopState; readonly keep: number },
+): Promise<void> {
+  const name = folderName(state.step);
+  await rm(join(dir, name), { recursive: true, force: true });
+  await writeWholeFolder(
+    join(dir, name),
+    async (aside) => {
+      await engine.save(join(aside, ENGINE));
+      await writeFile(join(aside, STATE), `${JSON.stringify(state, null, 2)}\n`);
+    },
+    { name },
+  );
+  for (const old of (await checkpointNames(dir)).slice(0, -keep)) {
+    await rm(join(dir, old), { recursive: true, force: true });
+  }
+}
+
+/**
+ * Reads the newest checkpoint's state and proves its files; the engine loads it with {@link engineFolder}.
+ *
+ * A damaged newest checkpoint is an error and not a reason to take the one before: the store may have marked its batch
+ * trained, and training on from older weights would give a later version a history that it does not have.
+ * @returns undefined when there is none
+ * @throws FulgurError ERR_CHECKPOINT when it is torn or altered
+ */
+export async function readNewestCheckpoint(dir: string): Promise<{ state: LoopState; folder: string } | undefined> {
+  const name = (await checkpointNames(dir)).at(-1);
+  if (name === undefined) return undefined;
+  const folder = join(dir, name);
+  await proveWholeFolder(folder);
+  const parsed = loopStateSchema.safeParse(JSON.parse(await readFile(join(folder, STATE), "utf8")));
+  if (!parsed.success) {
+    throw new FulgurError(
+      "ERR_CHECKPOINT",
+      `${folder} was written by another version of the trainer; begin another run`,
+    );
+  }
+  return { state: parsed.data, folder };
+}
+
+/** Where a checkpoint keeps the engine's part. */
+export function engineFolder(checkpoint: string): string {
+  return join(checkpoint, ENGINE);
+}
+
+async function checkpointNames(dir: string): Promise<string[]> {
+  const names = await readdir(dir).catch((error: unknown) => {
+    if (error instanceof Error && "code" in error && error.code === "ENOENT") return [];
+    throw error;
+  });
+  return names.filter((name) => /^\d{6,}$/.test(name)).toSorted();
+}
+
+function folderName(step: number): string {
+  return String(step).padStart(6, "0");
+}
