@@ -1,0 +1,108 @@
+import { join } from "node:path";
+import type { EdgeClient } from "#shared/client.ts";
+import { FulgurError } from "#shared/errors.ts";
+import { makeBaseVersion, type BaseVersion } from "./base-version.ts";
+import { ownClient } from "./edge-access.ts";
+import { ensureKeys, type Keys } from "./keys.ts";
+import { LOCAL_TASKS, type LocalTask } from "./local-tasks.ts";
+import type { Part } from "./part.ts";
+import { edgePart } from "./parts/edge.ts";
+import { inferencePart } from "./parts/inference.ts";
+import { startStore } from "./parts/store.ts";
+import { localUrl, type Ports } from "./ports.ts";
+import type { StateDir } from "./state.ts";
+import type { Supervisor } from "./supervisor.ts";
+
+export interface InstallationOptions {
+  readonly state: StateDir;
+  readonly ports: Ports;
+  readonly task: LocalTask;
+  readonly supervisor: Supervisor;
+  /** Called as each part answers. */
+  readonly onListening: (name: string, url: string, ms: number) => void;
+}
+
+export interface Installation {
+  readonly keys: Keys;
+  readonly base: BaseVersion;
+  readonly client: EdgeClient;
+  readonly urls: { readonly store: string; readonly inference: string; readonly edge: string };
+}
+
+/** Starts store and inference side by side, then the edge (with the agents), all supervised. */
+export async function startInstallation(options: InstallationOptions): Promise<Installation> {
+  const { state, ports, task, supervisor, onListening } = options;
+  const keys = await ensureKeys(state.keys);
+  const base = await makeBaseVersion({ policy: task.policy, model: task.model, policies: state.policies });
+  const urls = { store: localUrl(ports.store), inference: localUrl(ports.inference), edge: localUrl(ports.edge) };
+
+  const run = async (part: Part): Promise<void> => {
+    const startedAt = performance.now();
+    const { first } = await supervisor.run(part);
+    onListening(part.name, first.url ?? "", performance.now() - startedAt);
+  };
+  await Promise.all([
+    run({
+      name: "store",
+      logPath: join(state.logs, "store.log"),
+      probeEveryMs: 5_000, // the probe writes
+      start: () =>
+        startStore({
+          dir: state.store,
+          port: ports.store,
+          keys: keys.store,
+          logPath: join(state.logs, "store.log"),
+        }),
+    }),
+    // The copy under the state, not the checkout's model: the versions of this state are adapters of exactly that one.
+    run(inferencePart({ port: ports.inference, model: base.artifact, adapterDir: state.policies, logDir: state.logs })),
+  ]);
+  await run(
+    edgePart({
+      port: ports.edge,
+      stateDir: state.edge,
+      logDir: state.logs,
+      storeUrl: urls.store,
+      inferenceUrl: urls.inference,
+      keys,
+      agents: Object.fromEntries(Object.values(LOCAL_TASKS).map(({ agent, agentConfig }) => [agent, agentConfig])),
+    }),
+  );
+  return { keys, base, urls, client: ownClient(urls.edge, keys.edge, "admin") };
+}
+
+/** Tasks to train on; a run of sixty steps of sixteen uses fewer than half of them. */
+const TRAIN_TASKS = 2048;
+const TASKS_PER_REQUEST = 500;
+
+/** Registers the task's inputs and its policy with version 0. Repeatable. */
+export async function seedTask(
+  client: EdgeClient,
+  { task, base, valTasks }: { readonly task: LocalTask; readonly base: BaseVersion; readonly valTasks: number },
+): Promise<{ train: number; val: number }> {
+  const all = [
+    ...Array.from({ length: TRAIN_TASKS }, (_, index) => task.makeTask("train", index)),
+    ...Array.from({ length: valTasks }, (_, index) => task.makeTask("val", index)),
+  ];
+  for (let from = 0; from < all.length; from += TASKS_PER_REQUEST)
+    await client.createTasks(all.slice(from, from + TASKS_PER_REQUEST));
+  await client.createPolicy({ name: task.policy, artifact: base.artifact, sha256: base.sha256, kind: "base" });
+  return { train: TRAIN_TASKS, val: valTasks };
+}
+
+/**
+ * Has inference load the base version under its name, so that a model which it cannot serve is one clear sentence now
+ * and not a failure of every rollout later.
+ * @throws FulgurError ERR_MODEL with inference's own words
+ */
+export async function proveBaseVersion(inferenceUrl: string, name: string, artifact: string): Promise<void> {
+  const response = await fetch(`${inferenceUrl}/v1/load_lora_adapter`, {
+    method: "POST",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify({ lora_name: name, lora_path: artifact }),
+    signal: AbortSignal.timeout(60_000),
+  });
+  const said = await response.text();
+  if (!response.ok)
+    throw new FulgurError("ERR_MODEL", `inference did not load ${name} from ${artifact}: ${said.slice(0, 500)}`);
+}

@@ -1,0 +1,49 @@
+import { join } from "node:path";
+import type { Keys } from "../keys.ts";
+import { spawnPart, type Part } from "../part.ts";
+import { ROOT } from "../root.ts";
+// Types only: Miniflare and esbuild belong to the host's process, not to this one.
+import type { EdgeHostConfig } from "./edge-host.ts";
+import { probeHttp } from "./inference.ts";
+
+export interface EdgePartOptions {
+  readonly port: number;
+  /** Where its Durable Objects keep what they hold while the store is away. */
+  readonly stateDir: string;
+  readonly logDir: string;
+  readonly storeUrl: string;
+  readonly inferenceUrl: string;
+  readonly keys: Keys;
+  readonly agents: EdgeHostConfig["agents"];
+}
+
+const READY = /^edge listening on (http:\S+)/;
+
+/** The edge with its agents (one host process and its workerd) as a supervised part. */
+export function edgePart(options: EdgePartOptions): Part {
+  const { port, stateDir, logDir, storeUrl, inferenceUrl, keys, agents } = options;
+  const logPath = join(logDir, "edge.log");
+  const config: EdgeHostConfig = {
+    port,
+    state_dir: stateDir,
+    store: { url: storeUrl, write_token: keys.store.writeToken, read_token: keys.store.readToken },
+    inference_url: inferenceUrl,
+    signing_keys: { keys: keys.edge.keys.map((key) => ({ ...key })) },
+    agents,
+  };
+  return {
+    name: "edge",
+    logPath,
+    async start() {
+      const running = await spawnPart({
+        name: "edge",
+        command: process.execPath,
+        args: [join(ROOT, "cli/parts/edge-host.ts")],
+        logPath,
+        env: { FULGUR_EDGE_CONFIG: JSON.stringify(config) },
+        readyUrl: (line) => READY.exec(line)?.[1],
+      });
+      return { ...running, probe: () => probeHttp(`${running.url}/healthz`) };
+    },
+  };
+}

@@ -1,0 +1,217 @@
+import { duration, percent, signed, words } from "./format.ts";
+import { comparisons, type Measured, type Summary } from "./summary.ts";
+
+/** The learning curve as an SVG picture, drawn from numbers alone: two panels over the steps, evaluations at both ends. */
+
+export interface CurvePoint {
+  readonly step: number;
+  readonly reward: number;
+  /** Share of rollouts whose first tool call is the watched one, 0–1. */
+  readonly firstTool: number;
+}
+
+const WIDTH = 960;
+const HEIGHT = 650;
+const LEFT = 84;
+const RIGHT = 212;
+const PANEL_HEIGHT = 200;
+const FIRST_TOP = 128;
+const GAP = 66;
+const FONT = "DejaVu Sans, Verdana, Helvetica, Arial, sans-serif";
+const INK = "#1c2333";
+const MUTED = "#66708a";
+const GRID = "#e6e9f0";
+
+interface Panel {
+  readonly title: string;
+  readonly name: string;
+  readonly colour: string;
+  readonly top: number;
+  readonly values: readonly number[];
+  readonly format: (value: number) => string;
+  readonly change: (value: number) => string;
+  readonly range: readonly [number, number];
+}
+
+/**
+ * @param points one per training step, ascending
+ * @returns a whole SVG document, 960 × 650
+ */
+export function curveSvg(points: readonly CurvePoint[], summary: Summary): string {
+  const shares = comparisons(summary);
+  const firstName = shares.find(({ name }) => name.endsWith("_first"))?.name ?? "memory_first";
+  const rewards = points.map((point) => point.reward);
+  const panels: Panel[] = [
+    {
+      title: `${words(firstName)}: share of rollouts`,
+      name: firstName,
+      colour: "#0b7d72",
+      top: FIRST_TOP,
+      values: points.map((point) => point.firstTool),
+      format: percent,
+      change: (value) => `${signed(value * 100, 0)} points`,
+      range: [0, 1],
+    },
+    {
+      title: "reward: mean of a rollout",
+      name: "reward",
+      colour: "#3f51c7",
+      top: FIRST_TOP + PANEL_HEIGHT + GAP,
+      values: rewards,
+      format: (value) => value.toFixed(2).replace("-", "−"),
+      change: (value) => signed(value),
+      range: paddedRange([...rewards, ...ends(summary, "reward")]),
+    },
+  ];
+  const steps = points.map((point) => point.step);
+  const body = panels.map((panel, index) =>
+    drawPanel(panel, { steps, comparison: shares.find(({ name }) => name === panel.name), last: index === 1 }),
+  );
+  return [
+    `<svg xmlns="http://www.w3.org/2000/svg" width="${WIDTH}" height="${HEIGHT}" viewBox="0 0 ${WIDTH} ${HEIGHT}" font-family="${FONT}" role="img" aria-label="Learning curve of the ${escape(summary.task)} agent">`,
+    `<rect width="100%" height="100%" fill="#ffffff"/>`,
+    text(40, 46, `The ${summary.task} agent, learning`, { size: 22, weight: "bold" }),
+    text(
+      40,
+      72,
+      `${summary.steps} steps in ${duration(summary.wall_s)} · ${summary.rollouts.toLocaleString("en")} rollouts · ` +
+        (summary.eval_after === null
+          ? "not evaluated"
+          : `evaluated on ${summary.eval_after.n} held-out tasks (bars: 95% confidence)`),
+      { size: 13, colour: MUTED },
+    ),
+    ...body,
+    "</svg>",
+    "",
+  ].join("\n");
+}
+
+interface PanelContext {
+  readonly steps: readonly number[];
+  readonly comparison: { readonly before: Measured; readonly after: Measured } | undefined;
+  readonly last: boolean;
+}
+
+function drawPanel(panel: Panel, { steps, comparison, last }: PanelContext): string {
+  const { top, colour, values, format, range } = panel;
+  const [low, high] = range;
+  const bottom = top + PANEL_HEIGHT;
+  const firstStep = steps[0] ?? 0;
+  const lastStep = Math.max(steps.at(-1) ?? 1, firstStep + 1);
+  // Evaluations stand beside the curve, before its first and behind its last step.
+  const inner = { from: LEFT + 48, to: WIDTH - RIGHT - 48 };
+  const x = (step: number): number =>
+    inner.from + ((step - firstStep) / (lastStep - firstStep)) * (inner.to - inner.from);
+  const y = (value: number): number => bottom - ((value - low) / (high - low)) * PANEL_HEIGHT;
+  const at = (value: number): string => value.toFixed(1);
+
+  const parts: string[] = [text(LEFT, top - 14, panel.title, { size: 14, weight: "bold", colour })];
+  for (const tick of ticks(low, high, 4)) {
+    parts.push(
+      `<line x1="${LEFT}" x2="${WIDTH - RIGHT}" y1="${at(y(tick))}" y2="${at(y(tick))}" stroke="${GRID}"/>`,
+      text(LEFT - 10, y(tick) + 4, format(tick), { size: 12, colour: MUTED, anchor: "end" }),
+    );
+  }
+  if (last) {
+    for (const tick of ticks(firstStep, lastStep, 6).filter(Number.isInteger)) {
+      parts.push(text(x(tick), bottom + 22, String(tick), { size: 12, colour: MUTED, anchor: "middle" }));
+    }
+    parts.push(
+      text((inner.from + inner.to) / 2, bottom + 44, "training step", { size: 12, colour: MUTED, anchor: "middle" }),
+    );
+  }
+
+  const path = (series: readonly number[]): string =>
+    series.map((value, index) => `${index === 0 ? "M" : "L"}${at(x(steps[index] ?? 0))} ${at(y(value))}`).join(" ");
+  if (values.length > 0) {
+    const smooth = smoothed(values);
+    parts.push(
+      `<path d="${path(values)}" fill="none" stroke="${colour}" stroke-opacity="0.3" stroke-width="1.3"/>`,
+      `<path d="${path(smooth)}" fill="none" stroke="${colour}" stroke-width="2.8" stroke-linejoin="round" stroke-linecap="round"/>`,
+    );
+  }
+  if (comparison !== undefined) {
+    parts.push(
+      marker(LEFT + 14, comparison.before, { y, colour, hollow: true }),
+      marker(WIDTH - RIGHT - 14, comparison.after, { y, colour, hollow: false }),
+    );
+    const right = WIDTH - RIGHT + 22;
+    const change = comparison.after.value - comparison.before.value;
+    parts.push(
+      text(right, top + 52, format(comparison.after.value), { size: 34, weight: "bold", colour }),
+      text(right, top + 76, `after, from ${format(comparison.before.value)}`, { size: 13, colour: MUTED }),
+      text(right, top + 96, panel.change(change), { size: 13, colour: MUTED }),
+      ...[[LEFT + 14, "before"] as const, [WIDTH - RIGHT - 14, "after"] as const].map(([middle, label]) =>
+        text(middle, bottom + 22, label, { size: 12, colour: MUTED, anchor: "middle" }),
+      ),
+    );
+  }
+  return parts.join("\n");
+}
+
+/** A dot with its confidence interval as a bar: hollow before training, full after. */
+function marker(
+  x: number,
+  { value, ci }: Measured,
+  { y, colour, hollow }: { y: (value: number) => number; colour: string; hollow: boolean },
+): string {
+  const dot = `<circle cx="${x}" cy="${y(value).toFixed(1)}" r="5.5" fill="${hollow ? "#ffffff" : colour}" stroke="${colour}" stroke-width="2.5"/>`;
+  if (ci === undefined) return dot;
+  const [low, high] = [y(ci[0]).toFixed(1), y(ci[1]).toFixed(1)];
+  return (
+    `<path d="M${x} ${low} V${high} M${x - 6} ${low} h12 M${x - 6} ${high} h12" stroke="${colour}" stroke-width="2" stroke-opacity="0.75" fill="none"/>` +
+    dot
+  );
+}
+
+/** Centred mean over a window that shrinks at both ends, so that the line neither lags nor invents. */
+function smoothed(values: readonly number[]): number[] {
+  const half = Math.min(4, Math.floor(values.length / 8));
+  return values.map((_, index) => {
+    const reach = Math.min(half, index, values.length - 1 - index);
+    const window = values.slice(index - reach, index + reach + 1);
+    return window.reduce((sum, value) => sum + value, 0) / window.length;
+  });
+}
+
+function ends(summary: Summary, name: string): number[] {
+  const found = comparisons(summary).find((comparison) => comparison.name === name);
+  if (found === undefined) return [];
+  return [found.before, found.after].flatMap(({ value, ci }) => [value, ...(ci ?? [])]);
+}
+
+function paddedRange(values: readonly number[]): [number, number] {
+  const low = Math.min(0, ...values);
+  const high = Math.max(0.1, ...values);
+  const pad = (high - low) * 0.08;
+  return [low < 0 ? low - pad : 0, high + pad];
+}
+
+/** About `count` round numbers within a range. */
+function ticks(low: number, high: number, count: number): number[] {
+  const rough = (high - low) / count;
+  const magnitude = 10 ** Math.floor(Math.log10(rough));
+  const size = [1, 2, 2.5, 5, 10].map((factor) => factor * magnitude).find((step) => step >= rough) ?? rough;
+  const found: number[] = [];
+  for (let index = Math.ceil(low / size); index * size <= high + size * 1e-9; index += 1) {
+    // Adding 0 turns −0 into 0; rounding removes float dust such as 0.30000000000000004.
+    found.push(Number((index * size).toPrecision(10)) + 0);
+  }
+  return found;
+}
+
+interface TextOptions {
+  readonly size: number;
+  readonly colour?: string;
+  readonly weight?: "normal" | "bold";
+  readonly anchor?: "start" | "middle" | "end";
+}
+
+function text(x: number, y: number, content: string, options: TextOptions): string {
+  const { size, colour = INK, weight = "normal", anchor = "start" } = options;
+  return `<text x="${x.toFixed(1)}" y="${y.toFixed(1)}" font-size="${size}" font-weight="${weight}" fill="${colour}" text-anchor="${anchor}">${escape(content)}</text>`;
+}
+
+function escape(content: string): string {
+  return content.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;").replaceAll('"', "&quot;");
+}

@@ -1,0 +1,57 @@
+import { Option } from "commander";
+import { z } from "zod";
+import { parseFlags, trainerConfigSchema, type TrainerConfig } from "../trainer/config.ts";
+import type { RunSettings } from "./run-choice.ts";
+
+/** The trainer's flags as `fulgur start` takes them: all of its fields, except those that the installation decides. */
+
+const DECIDED = new Set([
+  "run",
+  "tenant",
+  "agent",
+  "policy",
+  "edgeUrl",
+  "inferenceUrl",
+  "storeUrl",
+  "stateDir",
+  "watchFirstTool",
+]);
+
+const fields = Object.entries(trainerConfigSchema.shape).filter(([name]) => !DECIDED.has(name));
+
+/** One option for each field, with its own description and default. */
+export function trainerOptions(): Option[] {
+  return fields.map(([name, field]) => {
+    const fallback = field.safeParse(undefined);
+    const initial = fallback.success && fallback.data !== undefined ? ` (default: ${String(fallback.data)})` : "";
+    const value = name === "sync" ? "" : " <value>";
+    return new Option(`--${kebab(name)}${value}`, `${field.description ?? ""}${initial}`).helpGroup("Training:");
+  });
+}
+
+/** Those that were given, by flag name. */
+export function givenSettings(flags: Readonly<Record<string, unknown>>): RunSettings {
+  return Object.fromEntries(
+    fields.flatMap(([name]) => {
+      const value = flags[name];
+      return value === undefined ? [] : [[kebab(name), value === true ? true : z.string().parse(value)]];
+    }),
+  );
+}
+
+/** Settings as words of the trainer's command line. */
+export function settingsArgs(settings: RunSettings): string[] {
+  return Object.entries(settings).flatMap(([name, value]) => (value === true ? [`--${name}`] : [`--${name}`, value]));
+}
+
+/**
+ * The trainer's configuration under these settings, so that a bad value is told before anything starts.
+ * @throws FulgurError ERR_CONFIG naming the flag
+ */
+export function checkSettings(settings: RunSettings): TrainerConfig {
+  return parseFlags(["--run", "check", ...settingsArgs(settings)]);
+}
+
+function kebab(name: string): string {
+  return name.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
+}
