@@ -1,0 +1,183 @@
+import { mkdtemp, rm } from "node:fs/promises";
+import { availableParallelism, tmpdir } from "node:os";
+import { join } from "node:path";
+import { setTimeout as pause } from "node:timers/promises";
+import type { Cotangent, Engine, Sample } from "../trainer/engine/contract.ts";
+import { createOnnxEngine } from "../trainer/engine/onnx/engine.ts";
+import { Random } from "../trainer/engine/random.ts";
+import type { BenchResult } from "./result.ts";
+import { type Shape, writeRandomLlama } from "./train-parts/model.ts";
+import { INSTALL_TORCH, startTorch, type TorchPeer } from "./train-parts/torch.ts";
+
+/**
+ * Forward and backward of the onnx engine against PyTorch eager on the same weights and tokens: each round runs every
+ * arm once, in turns, so that whatever else the machine does falls on all of them.
+ */
+
+export const name = "train";
+
+const THREADS = 2;
+const ROUNDS = 7;
+/** PyTorch's threads spin on for a moment after their last work, and would slow down whoever comes next. */
+const PAUSE_MS = 300;
+
+const FIVE_MILLION: Shape = {
+  hidden_size: 256,
+  intermediate_size: 704,
+  num_hidden_layers: 6,
+  num_attention_heads: 8,
+  num_key_value_heads: 4,
+  vocab_size: 512,
+};
+/** The size of the built-in model, with a batch as RL makes them. */
+const ONE_MILLION: Shape = {
+  hidden_size: 144,
+  intermediate_size: 384,
+  num_hidden_layers: 4,
+  num_attention_heads: 4,
+  num_key_value_heads: 2,
+  vocab_size: 600,
+};
+
+interface Case {
+  readonly title: string;
+  readonly shape: Shape;
+  readonly method: "full" | "lora";
+  readonly rows: number;
+  readonly time: number;
+  /** Part of the tokens that are targets. */
+  readonly targets: number;
+  /** Whether PyTorch also runs in bf16 autocast. */
+  readonly bf16: boolean;
+}
+
+const CASES: readonly Case[] = [
+  {
+    title: "5 M, full weights, 16×256",
+    shape: FIVE_MILLION,
+    method: "full",
+    rows: 16,
+    time: 256,
+    targets: 1,
+    bf16: true,
+  },
+  {
+    title: "5 M, LoRA rank 16, 16×256",
+    shape: FIVE_MILLION,
+    method: "lora",
+    rows: 16,
+    time: 256,
+    targets: 1,
+    bf16: false,
+  },
+  {
+    title: "1 M, full weights, 32×190, 20% targets",
+    shape: ONE_MILLION,
+    method: "full",
+    rows: 32,
+    time: 190,
+    targets: 0.2,
+    bf16: false,
+  },
+];
+
+/** Runs the benchmark; `ratio` is the first case's, float32 on both sides. */
+export async function run(): Promise<BenchResult> {
+  const dir = await mkdtemp(join(tmpdir(), "fulgur-bench-train-"));
+  const torch = startTorch(THREADS);
+  try {
+    const table: Record<string, unknown>[] = [];
+    for (const [i, case_] of CASES.entries()) table.push(await measure(case_, join(dir, String(i)), torch));
+    const headline = table[0]?.["ratio"];
+    return {
+      name,
+      ratio: typeof headline === "number" ? headline : null,
+      table,
+      notes: [
+        `Tokens/s of forward + backward, ${THREADS} threads of ${availableParallelism()} processors, medians of ${ROUNDS} rounds in turns; ours in float32.`,
+        torch === null
+          ? `PyTorch is not installed: ${INSTALL_TORCH} (or set PYTHON to an interpreter that has it).`
+          : `PyTorch ${torch.version} eager, transformers, SDPA attention; bf16 is its autocast, which ONNX Runtime's CPU kernels have no counterpart for.`,
+      ],
+    };
+  } finally {
+    torch?.close();
+    await rm(dir, { recursive: true });
+  }
+}
+
+async function measure(case_: Case, dir: string, torch: TorchPeer | null): Promise<Record<string, unknown>> {
+  const parameters = await writeRandomLlama(dir, case_.shape);
+  const engine = await createOnnxEngine({ modelDir: dir, method: { type: case_.method }, threads: THREADS });
+  try {
+    const { samples, cotangents } = batchOf(case_);
+    const request = {
+      model: dir,
+      method: case_.method,
+      tokens: samples.map(({ tokens }) => [...tokens]),
+      mask: samples.map(({ lossMask }) => [...lossMask]),
+    };
+    const times = { ours: [] as number[], torch: [] as number[], bf16: [] as number[] };
+    // The first round opens sessions and loads models.
+    for (let round = 0; round <= ROUNDS; round++) {
+      const ours = await oursOnce(engine, samples, cotangents);
+      if (round > 0) times.ours.push(ours.ms);
+      await pause(PAUSE_MS);
+      if (torch === null) continue;
+      const theirs = await torch.pass({ ...request, autocast: false });
+      if (round > 0) times.torch.push(theirs.ms);
+      // Random adapters differ, but both start at zero: the loss is the base model's for both methods.
+      if (Math.abs(theirs.loss / ours.loss - 1) > 1e-4) {
+        throw new Error(`The arms do not compute the same: loss ${ours.loss} here, ${theirs.loss} in PyTorch.`);
+      }
+      await pause(PAUSE_MS);
+      if (!case_.bf16) continue;
+      const bf16 = await torch.pass({ ...request, autocast: true });
+      if (round > 0) times.bf16.push(bf16.ms);
+      await pause(PAUSE_MS);
+    }
+    const tokens = case_.rows * case_.time;
+    const rate = (ms: readonly number[]): number | null => (ms.length === 0 ? null : (tokens / median(ms)) * 1000);
+    const [ours, theirs, bf16] = [rate(times.ours), rate(times.torch), rate(times.bf16)];
+    return {
+      case: case_.title,
+      parameters,
+      "ours tok/s": ours,
+      "torch fp32 tok/s": theirs,
+      ratio: ours !== null && theirs !== null ? ours / theirs : null,
+      "torch bf16 tok/s": bf16,
+      "ratio to bf16": ours !== null && bf16 !== null ? ours / bf16 : null,
+    };
+  } finally {
+    await engine.close();
+  }
+}
+
+async function oursOnce(
+  engine: Engine,
+  samples: readonly Sample[],
+  cotangents: readonly Cotangent[],
+): Promise<{ readonly ms: number; readonly loss: number }> {
+  const started = performance.now();
+  const scores = await engine.backward(samples, cotangents);
+  const ms = performance.now() - started;
+  let loss = 0;
+  for (const { logprobs } of scores) for (const logprob of logprobs) loss -= logprob;
+  // Adapters and weights stay as they are, so that every round computes the same.
+  await engine.step({ learningRate: 0, maxGradNorm: 1 });
+  return { ms, loss };
+}
+
+function batchOf({ rows, time, targets, shape }: Case): { samples: Sample[]; cotangents: Cotangent[] } {
+  const random = Random.seeded(2);
+  const samples = Array.from({ length: rows }, () => ({
+    tokens: Int32Array.from({ length: time }, () => Math.floor(random.next() * shape.vocab_size)),
+    lossMask: Uint8Array.from({ length: time }, (_, t) => Number(t > 0 && (t === time - 1 || random.next() < targets))),
+  }));
+  return { samples, cotangents: samples.map(() => ({ dLogprobs: new Float32Array(time).fill(-1) })) };
+}
+
+function median(values: readonly number[]): number {
+  const sorted = values.toSorted((a, b) => a - b);
+  return sorted[sorted.length >> 1] ?? NaN;
+}
