@@ -22,7 +22,6 @@ export function modelCard({ sampled, greedy, slots, progress, options, parameter
     `| ${title} | ${number(pick(sampled))} | ${number(pick(greedy))} |`;
   const behaviours = Object.entries(BEHAVIOURS).map(([name, share]) => `\`${name}\` ${share}`);
   return `---
-license: apache-2.0
 language: en
 library_name: transformers
 pipeline_tag: text-generation
@@ -74,9 +73,9 @@ Anything else. It speaks no language: words outside its vocabulary are spelled i
 flight agent give them; tools of other names, other system prompts and contexts beyond 256 tokens are outside what it was made on.
 The chat template shows tools by their signatures (\`search(from, to, when): …\`), not by whole JSON schemas.
 
-## License
+## Origin
 
-Apache-2.0, like the rest of the repository. It was trained on generated text only; no other model's weights or outputs are in it.
+It was trained on generated text only; no other model's weights or outputs are in it.
 `;
 }
 
