@@ -121,9 +121,14 @@ export function fetchBy(service: Fetcher | undefined): typeof fetch {
   return service === undefined ? (input, init) => fetch(input, init) : (input, init) => service.fetch(input, init);
 }
 
+const writerIds = new WeakMap<object, DurableObjectId>();
+
 /** The one writer of this database. */
 export function writerOf(env: Env): StoreWriter {
-  return env.WRITER.get(env.WRITER.idFromName("writer"));
+  let id = writerIds.get(env);
+  // Deriving an id from a name hashes it, which is no small part of a call.
+  if (id === undefined) writerIds.set(env, (id = env.WRITER.idFromName("writer")));
+  return env.WRITER.get(id);
 }
 
 /**

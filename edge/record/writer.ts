@@ -3,6 +3,7 @@ import { FulgurError, messageOf } from "#shared/errors.ts";
 import { logger } from "#shared/log.ts";
 import { openPipeline, type Pipeline } from "#shared/store/pipeline.ts";
 import type { Row, Statement, StoreWriter, WriterStatus } from "#shared/store/statement.ts";
+import { fetchBy } from "../config.ts";
 import { openOutbox, type Outbox } from "./outbox.ts";
 
 /**
@@ -17,6 +18,8 @@ import { openOutbox, type Outbox } from "./outbox.ts";
 export interface WriterEnv {
   readonly STORE_URL: string;
   readonly STORE_WRITE_TOKEN: string;
+  /** A direct way to libSQL where the host binds one; without it, by its URL. */
+  readonly STORE?: Fetcher;
 }
 
 /** Bounds of one group: a commit of this size takes about 15 ms, and a request to libSQL stays far below its limits. */
@@ -65,6 +68,7 @@ export class Writer extends DurableObject<WriterEnv> implements StoreWriter {
       token: env.STORE_WRITE_TOKEN,
       timeoutMs: COMMIT_TIMEOUT_MS,
       keepStream: true,
+      fetch: fetchBy(env.STORE),
     });
     this.#outbox = openOutbox(ctx.storage.sql);
     // What an earlier life of this object left comes first.
