@@ -9,7 +9,7 @@ import type { Engine } from "./engine/contract.ts";
 import { evaluate } from "./evaluate.ts";
 import { learn, type LearnReport } from "./learn.ts";
 import type { PolicyRecord, Records } from "./records.ts";
-import { baseWeightsSha256 } from "./release/artifact.ts";
+import { baseWeightsSha256, lastVersionOnDisk } from "./release/artifact.ts";
 import { engineFolder, readNewestCheckpoint, saveCheckpoint, type LoopState } from "./release/checkpoint.ts";
 import type { InferenceClient } from "./release/inference-client.ts";
 import { publish, retireOldVersion } from "./release/publish.ts";
@@ -178,7 +178,9 @@ async function begin(deps: LoopDeps, { policy, engine, reference, startedAt }: O
         `run ${config.run} has ${trained} trained steps in the store and no checkpoint in ${paths.checkpoints}; put the folder back, or begin another run`,
       );
     }
-    state = newState(config, { base: 0, first: policy.lastVersion + 1 });
+    // A number whose version was exported and never registered is taken too: a name is never reused.
+    const last = Math.max(policy.lastVersion, await lastVersionOnDisk(paths.versions));
+    state = newState(config, { base: 0, first: last + 1 });
     await inference.load(versionName(config.policy, 0), policy.baseArtifact);
     // An earlier run of the policy may have left the route on its last version. The checkpoint comes last: a run that
     // has one is not brought to the base again.

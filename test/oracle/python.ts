@@ -1,7 +1,7 @@
 /** Finds a Python with PyTorch and runs the oracles' scripts with it. */
 
 import { execFileSync, spawnSync } from "node:child_process";
-import { existsSync, mkdtempSync } from "node:fs";
+import { existsSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -32,15 +32,20 @@ export function runOracle(python: string, script: string, args: readonly string[
   });
 }
 
+/** A folder of fixtures, and what to call when it is no longer needed. */
+export interface Fixtures {
+  readonly dir: string;
+  readonly release: () => void;
+}
+
 /** The engine's fixtures: made now where Python is set up, the committed ones otherwise. */
-export function engineFixtures(python: string | null): string {
-  const committed = join(HERE, "fixtures", "engine");
+export function engineFixtures(python: string | null): Fixtures {
   if (python === null) {
     console.info("Oracle: no Python with torch (PYTHON or .venv); using the committed fixtures.");
-    return committed;
+    return { dir: join(HERE, "fixtures", "engine"), release: () => {} };
   }
   const dir = mkdtempSync(join(tmpdir(), "fulgur-oracle-"));
   runOracle(python, "make_engine_fixtures.py", [dir]);
   console.info("Oracle: comparing with what PyTorch computes now.");
-  return dir;
+  return { dir, release: () => rmSync(dir, { recursive: true, force: true }) };
 }

@@ -1,4 +1,4 @@
-import { readFile } from "node:fs/promises";
+import { readdir, readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { FulgurError } from "#shared/errors.ts";
 import { versionName } from "#shared/words.ts";
@@ -16,6 +16,8 @@ export interface Artifact {
 export interface ArtifactOptions {
   readonly policy: string;
   readonly version: number;
+  /** The batch that was trained into it. */
+  readonly batchId: string;
   /** Folder that holds the policy's versions. */
   readonly versions: string;
   /** sha256 of the base model's weights, where they are one file: inference refuses an adapter of another base. */
@@ -24,28 +26,39 @@ export interface ArtifactOptions {
 
 /**
  * Exports the engine's weights as a version, or proves the one that is there: the same checkpoint gives the same bytes,
- * so that after a crash between export and registration nothing is written twice.
- * @throws FulgurError ERR_CHECKPOINT when a folder of that version is there and is not what its manifest says
+ * so that after a crash between export and registration nothing is written twice. A folder that another batch left
+ * under the number is never taken for it: old weights under a new name are the failure that nobody notices.
+ * @throws FulgurError ERR_CHECKPOINT when a folder of that version is there and is of another batch, or altered
  */
 export async function exportVersion(
   engine: Pick<Engine, "info" | "exportAdapter" | "exportWeights">,
   options: ArtifactOptions,
 ): Promise<Artifact> {
-  const { policy, version, versions, baseSha256 } = options;
+  const { policy, version, batchId, versions, baseSha256 } = options;
   const kind = engine.info.method === "lora" ? "adapter" : "weights";
   const folder = join(versions, String(version));
   const name = versionName(policy, version);
   const there = await proveWholeFolder(folder);
   if (there !== undefined) {
-    if (there.manifest.name === name) return { folder, kind, sha256: there.sha256 };
-    throw new FulgurError("ERR_CHECKPOINT", `${folder} holds ${there.manifest.name}, not ${name}; move it away`);
+    const { name: heldName, batch_id: heldBatch } = there.manifest;
+    if (heldName === name && heldBatch === batchId) return { folder, kind, sha256: there.sha256 };
+    throw new FulgurError(
+      "ERR_CHECKPOINT",
+      `${folder} holds ${heldName} of batch ${String(heldBatch)}, and ${name} of batch ${batchId} belongs there; move it away, then start again: the run resumes`,
+    );
   }
   const { sha256 } = await writeWholeFolder(
     folder,
     (aside) => (kind === "adapter" ? engine.exportAdapter(aside) : engine.exportWeights(aside)),
-    { name, ...(baseSha256 === undefined || kind === "weights" ? {} : { base_sha256: baseSha256 }) },
+    { name, batch_id: batchId, ...(baseSha256 === undefined || kind === "weights" ? {} : { base_sha256: baseSha256 }) },
   );
   return { folder, kind, sha256 };
+}
+
+/** The highest version number that has a folder, registered or not; 0 for none. */
+export async function lastVersionOnDisk(versions: string): Promise<number> {
+  const names = await readdir(versions).catch(() => []);
+  return Math.max(0, ...names.filter((name) => /^\d{1,9}$/.test(name)).map(Number));
 }
 
 /** sha256 of a base model's weights as its manifest has it; undefined where it has none or they are several files. */

@@ -38,7 +38,7 @@ export async function publish(deps: PublishDeps, state: LoopState): Promise<void
   const version = versionAt(lineage, step);
   const name = versionName(policy, version);
   const times = [now()];
-  const artifact = await exportVersion(engine, { policy, version, ...deps.artifact });
+  const artifact = await exportVersion(engine, { policy, version, batchId: lastBatch.id, ...deps.artifact });
   times.push(now());
   await edge.markTrained(lastBatch.id, {
     version,

@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import type { Engine } from "../../../trainer/engine/contract.ts";
-import { baseWeightsSha256, exportVersion } from "../../../trainer/release/artifact.ts";
+import { baseWeightsSha256, exportVersion, lastVersionOnDisk } from "../../../trainer/release/artifact.ts";
 
 let versions: string;
 let exports: string[];
@@ -29,7 +29,13 @@ function exporter(method: "lora" | "full"): Exporter {
   };
 }
 
-const options = (version: number) => ({ policy: "flight", version, versions, baseSha256: "ab".repeat(32) });
+const options = (version: number) => ({
+  policy: "flight",
+  version,
+  batchId: `ba_${version}`,
+  versions,
+  baseSha256: "ab".repeat(32),
+});
 
 describe("exportVersion", () => {
   it("writes an adapter whose manifest names the version, its files and its base", async () => {
@@ -38,6 +44,7 @@ describe("exportVersion", () => {
     expect(sha256).toMatch(/^[0-9a-f]{64}$/);
     expect(JSON.parse(await readFile(join(folder, "manifest.json"), "utf8"))).toEqual({
       name: "flight@13",
+      batch_id: "ba_13",
       base_sha256: "ab".repeat(32),
       sha256: { "adapter_model.safetensors": "9a129038d9a00aed0cf6a7ea059ca50a813449061ab87848cf1a13eafdf33b2c" },
     });
@@ -50,13 +57,24 @@ describe("exportVersion", () => {
     expect(exports).toEqual(["model.safetensors"]);
   });
 
-  it("refuses a folder of that number that is altered or of another policy", async () => {
+  it("refuses a folder of that number that is altered, of another policy or of another batch", async () => {
     const { folder } = await exportVersion(exporter("lora"), options(3));
     await expect(exportVersion(exporter("lora"), { ...options(3), policy: "calc" })).rejects.toThrow(
-      "holds flight@3, not calc@3",
+      "holds flight@3 of batch ba_3, and calc@3 of batch ba_3 belongs there",
+    );
+    await expect(exportVersion(exporter("lora"), { ...options(3), batchId: "ba_other" })).rejects.toThrow(
+      "and flight@3 of batch ba_other belongs there; move it away",
     );
     await writeFile(join(folder, "adapter_model.safetensors"), "other");
     await expect(exportVersion(exporter("lora"), options(3))).rejects.toMatchObject({ code: "ERR_CHECKPOINT" });
+  });
+});
+
+describe("lastVersionOnDisk", () => {
+  it("is the highest number that has a folder", async () => {
+    expect(await lastVersionOnDisk(join(versions, "none"))).toBe(0);
+    for (const name of ["2", "10", "11.writing", "notes"]) await mkdir(join(versions, name));
+    expect(await lastVersionOnDisk(versions)).toBe(10);
   });
 });
 

@@ -40,7 +40,9 @@ const adamwSchema = z.object({
 
 let fixtures = "";
 beforeAll(() => {
-  fixtures = engineFixtures(findPython());
+  const { dir, release } = engineFixtures(findPython());
+  fixtures = dir;
+  return release;
 }, 180_000);
 
 async function readJson<T>(path: string, schema: z.ZodType<T>): Promise<T> {
