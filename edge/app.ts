@@ -109,7 +109,7 @@ function apiRoutes(parts: EdgeParts): Hono<EdgeHono> {
 
   app.get("*", async (c) =>
     c.env.ASSETS === undefined
-      ? c.text("The page has not been built; `npm start` builds it.\n", 404)
+      ? c.text("This edge was deployed without its page.\n", 404)
       : c.env.ASSETS.fetch(c.req.raw),
   );
   app.notFound((c) =>

@@ -22,7 +22,7 @@ export interface Env {
   readonly WRITER: DurableObjectNamespace<WriterRpc>;
   readonly DISPATCHER: DurableObjectNamespace<DispatcherRpc>;
   readonly ROLLOUTS: Queue<RolloutMessage>;
-  /** The dashboard's files; absent where it has not been built. */
+  /** The dashboard's files; absent where it was deployed without. */
   readonly ASSETS?: Fetcher;
   /** Ways to libSQL and inference that spare the detour of local fetches; absent in production. */
   readonly STORE?: Fetcher;

@@ -25,7 +25,7 @@ export function rolloutsCommand(): Command {
   const command = new Command("rollouts")
     .description("list rollouts, newest first; show one with all its calls")
     .option("--json", "print JSON, as the edge gives it")
-    .addOption(new Option("--limit <n>", "how many").default(20).argParser(integer(1, 1000)))
+    .addOption(new Option("--limit <n>", "how many").default(20).argParser(integer(1, 500)))
     .addOption(new Option("--mode <mode>", "only of this mode").choices(MODES))
     .addOption(new Option("--status <status>", "only in this status").choices(ROLLOUT_STATUSES))
     .option("--run <id>", "only of this run")

@@ -3,13 +3,12 @@ import { join } from "node:path";
 import { build } from "esbuild";
 
 /**
- * Bundles the page (edge/dashboard) into `edge/dashboard/dist`, which the edge serves as static assets.
- * esbuild, which bundles the Workers already, takes 0.1 s for it, so no second bundler is kept.
+ * Bundles the page (edge/dashboard) into a folder that the edge serves as static assets; the default is the one that
+ * wrangler deploys. esbuild, which bundles the Workers already, takes 0.1 s for it, so no second bundler is kept.
  * @returns the folder of the built page
  */
-export async function buildDashboard(root: string): Promise<string> {
+export async function buildDashboard(root: string, target = join(root, "edge/dashboard/dist")): Promise<string> {
   const source = join(root, "edge/dashboard");
-  const target = join(source, "dist");
   await mkdir(target, { recursive: true });
   await build({
     entryPoints: { app: join(source, "main.tsx") },

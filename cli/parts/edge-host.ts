@@ -1,12 +1,12 @@
-import { existsSync } from "node:fs";
 import { mkdir } from "node:fs/promises";
 import { createServer } from "node:net";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { build } from "esbuild";
+import { build, stop as stopEsbuild } from "esbuild";
 import { Log, LogLevel, Miniflare, type MiniflareOptions } from "miniflare";
 import { z } from "zod";
 import { FulgurError, messageOf } from "#shared/errors.ts";
+import { buildDashboard } from "./dashboard.ts";
 
 /**
  * Hosts the edge on one machine: the Worker `edge` with its queue and Durable Objects, a Worker for each agent, and the
@@ -35,8 +35,6 @@ const hostConfigSchema = z.strictObject({
   agent_entries: z.record(z.string(), z.string()).default({}),
   /** Whether `GET /v1/session` gives the page a read token. */
   local_session: z.boolean().default(true),
-  /** Where `vite build` put the page; served when it is there. */
-  assets_dir: z.string().default(join(ROOT, "edge/dashboard/dist")),
   /** How often the sweep runs, which a cron trigger does in production; 0 never. */
   sweep_interval_ms: z.int().min(0).default(5000),
 });
@@ -106,10 +104,13 @@ async function runtimeOptions(config: HostConfig, port: number, url: string): Pr
     binding,
     entry: config.agent_entries[name] ?? join(ROOT, "edge/agents", name, "worker.ts"),
   }));
-  const hasPage = existsSync(join(config.assets_dir, "index.html"));
-  const [edge, ...agentBundles] = await Promise.all(
-    [join(ROOT, "edge/worker.ts"), ...agents.map(({ entry }) => entry)].map(bundle),
-  );
+  const [page, edge, ...agentBundles] = await Promise.all([
+    // Into its own state: another edge may be reading what this one would overwrite elsewhere.
+    buildDashboard(ROOT, join(config.state_dir, "page")),
+    ...[join(ROOT, "edge/worker.ts"), ...agents.map(({ entry }) => entry)].map(bundle),
+  ]);
+  // Its service would keep 100 MB for nothing.
+  await stopEsbuild();
   return {
     // Miniflare's own entry, which only its API uses: it puts a Worker of its own (and gzip) before each request.
     host: "127.0.0.1",
@@ -143,7 +144,7 @@ async function runtimeOptions(config: HostConfig, port: number, url: string): Pr
             STORE: external(config.store.url),
             INFERENCE: external(config.inference_url),
             // A Worker of its own: with assets on the edge itself, each LLM call would pass through their router.
-            ...(hasPage ? { ASSETS: { type: "worker", worker: "page" } } : {}),
+            ASSETS: { type: "worker", worker: "page" },
             ...variables({
               STORE_URL: config.store.url,
               STORE_WRITE_TOKEN: config.store.write_token,
@@ -166,19 +167,15 @@ async function runtimeOptions(config: HostConfig, port: number, url: string): Pr
           manifest: manifest(agentBundles[at] ?? ""),
         },
       })),
-      ...(hasPage
-        ? [
-            {
-              config: {
-                name: "page",
-                compatibilityDate: COMPATIBILITY_DATE,
-                manifest: manifest(PAGE_WORKER),
-                env: { FILES: { type: "assets" as const } },
-                assets: { directory: config.assets_dir, notFoundHandling: "single-page-application" as const },
-              },
-            },
-          ]
-        : []),
+      {
+        config: {
+          name: "page",
+          compatibilityDate: COMPATIBILITY_DATE,
+          manifest: manifest(PAGE_WORKER),
+          env: { FILES: { type: "assets" } },
+          assets: { directory: page, notFoundHandling: "single-page-application" },
+        },
+      },
     ],
   };
 }

@@ -36,7 +36,7 @@ function Detail({ detail }: { readonly detail: RolloutDetail }) {
         />
         <Fact
           name="became"
-          value={batch === null ? disposition(rollout) : `${disposition(rollout)} (batch of step ${batch.step})`}
+          value={batch === null ? disposition(rollout) : `${disposition(rollout)} (batch of step ${batch.step + 1})`}
         />
         <Fact name="reward" value={fixed(rollout.reward, 3)} />
         {rollout.outcome !== null && (

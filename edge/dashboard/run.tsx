@@ -17,12 +17,13 @@ export function Run({ run, steps }: RunProps) {
   const last = steps.at(-1);
 
   const axis = useMemo(() => {
-    const trained = steps.map((step) => step.step);
+    // Batches count from 0 and each makes the next version: its point stands at the version that it made.
+    const trained = steps.map((step) => step.step + 1);
     const end = trained.at(-1) ?? 0;
     return [...new Set([0, ...trained, ...(after === undefined ? [] : [end + 1])])];
   }, [steps, after]);
   const series = (name: string): (number | null)[] => {
-    const byStep = new Map(steps.map((step) => [step.step, step.metrics[name] ?? null]));
+    const byStep = new Map(steps.map((step) => [step.step + 1, step.metrics[name] ?? null]));
     return axis.map((step) => byStep.get(step) ?? null);
   };
   const marks = (pick: (result: Evaluation) => number): (number | null)[] =>

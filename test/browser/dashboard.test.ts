@@ -4,11 +4,9 @@ import OpenAI from "openai";
 import type { Browser, Page } from "playwright-core";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { newId } from "#shared/ids.ts";
-import { buildDashboard } from "../../cli/parts/dashboard.ts";
 import { launchBrowser } from "../support/browser.ts";
 import { SHA256, startTestEdge, type TestEdge } from "../support/edge.ts";
 
-const ROOT = `${import.meta.dirname}/../..`;
 const estimate = (mean: number) => ({ mean, low: mean - 0.05, high: mean + 0.05 });
 const evaluation = (version: string, reward: number, firstTool: number) => ({
   version,
@@ -28,7 +26,6 @@ describe("the page", () => {
   let rolloutId: string;
 
   beforeAll(async () => {
-    await buildDashboard(ROOT);
     edge = await startTestEdge();
     browser = await launchBrowser();
     page = await browser.newPage({ viewport: { width: 1200, height: 900 } });
@@ -130,7 +127,7 @@ async function recordTrainedRun(edge: TestEdge): Promise<void> {
   });
   for (const step of [1, 2]) {
     const batchId = newId("batch");
-    await edge.admin.claimBatch({ batchId, runId: run.id, policy: "flight", step, groups: 1 });
+    await edge.admin.claimBatch({ batchId, runId: run.id, policy: "flight", step: step - 1, groups: 1 });
     await edge.admin.markTrained(batchId, {
       version: step,
       parentVersion: step - 1,

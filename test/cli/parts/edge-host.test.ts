@@ -1,6 +1,6 @@
 import { spawn, type ChildProcess } from "node:child_process";
 import { once } from "node:events";
-import { mkdtemp, mkdir, rm, writeFile } from "node:fs/promises";
+import { mkdtemp, rm } from "node:fs/promises";
 import { createServer } from "node:net";
 import type { AddressInfo } from "node:net";
 import { networkInterfaces, tmpdir } from "node:os";
@@ -16,10 +16,6 @@ let config: EdgeHostConfig;
 
 beforeAll(async () => {
   folder = await mkdtemp(join(tmpdir(), "fulgur-host-"));
-  const page = join(folder, "page");
-  await mkdir(page);
-  await writeFile(join(page, "index.html"), "<!doctype html><title>the page</title>");
-  await writeFile(join(page, "app.js"), "export {};");
   config = {
     port: 0,
     state_dir: join(folder, "state"),
@@ -29,7 +25,6 @@ beforeAll(async () => {
     signing_keys: { keys: [{ ...(await newSigningKey()) }] },
     agents: { flight: FLIGHT_AGENT },
     agent_entries: { flight: join(ROOT, "test/support/idle-agent.ts") },
-    assets_dir: page,
     sweep_interval_ms: 0,
   };
 });
@@ -39,21 +34,10 @@ describe("startEdge", () => {
   it("serves the page beside the interface, and the page's paths too", async () => {
     const edge = await startEdge(config);
     try {
-      expect(await (await fetch(`${edge.url}/`)).text()).toContain("the page");
-      expect(await (await fetch(`${edge.url}/rollouts/ro_1`)).text()).toContain("the page");
+      expect(await (await fetch(`${edge.url}/`)).text()).toContain("<title>Fulgur</title>");
+      expect(await (await fetch(`${edge.url}/rollouts/ro_1`)).text()).toContain("<title>Fulgur</title>");
       expect((await fetch(`${edge.url}/app.js`)).headers.get("content-type")).toMatch("javascript");
       expect(await (await fetch(`${edge.url}/healthz`)).json()).toEqual({ ok: true });
-    } finally {
-      await edge.stop();
-    }
-  });
-
-  it("starts without a built page and says how to get one", async () => {
-    const edge = await startEdge({ ...config, assets_dir: join(folder, "none") });
-    try {
-      const response = await fetch(`${edge.url}/`);
-      expect(response.status).toBe(404);
-      expect(await response.text()).toContain("npm start");
     } finally {
       await edge.stop();
     }
