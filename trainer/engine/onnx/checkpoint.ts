@@ -133,7 +133,10 @@ export async function writeSynced(path: string, text: string): Promise<void> {
   }
 }
 
-/** Renames a finished folder into place; what stood there is moved away first and then deleted. */
+/**
+ * Renames a finished folder into place; what stood there is moved away first and then deleted. Between the two renames
+ * neither is there: whoever cannot afford that gives each checkpoint a name of its own.
+ */
 export async function replaceFolder(finished: string, dir: string): Promise<void> {
   const old = `${dir}.${process.pid}.old`;
   await rm(old, { recursive: true, force: true });
