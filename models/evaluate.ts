@@ -6,7 +6,7 @@
 import { InferenceSession } from "onnxruntime-node";
 import { makeTask } from "../edge/agents/flight/tasks.ts";
 import { makeWorld, SYSTEM, TOOLS, type World } from "../edge/agents/flight/world.ts";
-import { readArchitecture, weightShapes } from "../trainer/model/architecture.ts";
+import { readArchitecture, ropeTables, weightShapes } from "../trainer/model/architecture.ts";
 import { type ChatTemplate, loadChatTemplate, type Message } from "../trainer/model/chat-template.ts";
 import { readModelWeights } from "../trainer/model/safetensors.ts";
 import { loadTokenizer, type Tokenizer } from "../trainer/model/tokenizer.ts";
@@ -67,7 +67,11 @@ export async function evaluate(
   const weights = await readModelWeights(modelDir, weightShapes(architecture));
   const [tokenizer, template] = await Promise.all([loadTokenizer(modelDir), loadChatTemplate(modelDir)]);
   if (template === null) throw new Error(`${modelDir} has no chat template`);
-  const graph = buildDecodeGraph(architecture, packWeights(architecture, weights), architecture.contextTokens);
+  const graph = buildDecodeGraph(
+    architecture,
+    packWeights(architecture, weights),
+    ropeTables(architecture, architecture.contextTokens),
+  );
   const session = await InferenceSession.create(graph, {
     intraOpNumThreads: 1,
     interOpNumThreads: 1,

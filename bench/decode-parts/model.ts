@@ -25,21 +25,36 @@ export const FIVE_MILLION = {
   eos_token_id: 511,
 } as const;
 
-/** Writes the model and returns its number of parameters. */
-export async function writeBenchModel(dir: string): Promise<number> {
+/** About 0.7 million parameters: the size of the built-in model. */
+export const BUILT_IN: BenchShape = {
+  ...FIVE_MILLION,
+  hidden_size: 128,
+  intermediate_size: 256,
+  num_hidden_layers: 4,
+  num_attention_heads: 2,
+  num_key_value_heads: 2,
+};
+
+/** A config.json whose sizes may differ from the headline one. */
+export type BenchShape = {
+  readonly [Field in keyof typeof FIVE_MILLION]: string | number | boolean | readonly string[];
+};
+
+/** Writes a model and returns its number of parameters. */
+export async function writeBenchModel(dir: string, shape: BenchShape = FIVE_MILLION): Promise<number> {
   const random = noise(1);
   const tensors = new Map<string, Tensor>();
   let parameters = 0;
-  for (const [name, shape] of weightShapes(parseArchitecture(FIVE_MILLION))) {
-    const length = shape.reduce((product, size) => product * size, 1);
+  for (const [name, size] of weightShapes(parseArchitecture(shape))) {
+    const length = size.reduce((product, each) => product * each, 1);
     const isNorm = name.includes("norm");
-    tensors.set(name, { shape, data: Float32Array.from({ length }, () => (isNorm ? 1 : 0.06 * random())) });
+    tensors.set(name, { shape: size, data: Float32Array.from({ length }, () => (isNorm ? 1 : 0.06 * random())) });
     parameters += length;
   }
   await mkdir(dir, { recursive: true });
   await writeSafetensors(join(dir, "model.safetensors"), tensors);
   const write = (file: string, value: unknown): Promise<void> => writeFile(join(dir, file), JSON.stringify(value));
-  await write("config.json", FIVE_MILLION);
+  await write("config.json", shape);
   await write("generation_config.json", { eos_token_id: 511 });
   await write("tokenizer.json", tokenizer());
   await write("tokenizer_config.json", { tokenizer_class: "PreTrainedTokenizerFast", eos_token: "<|end|>" });
@@ -47,19 +62,19 @@ export async function writeBenchModel(dir: string): Promise<number> {
 }
 
 /** Writes a LoRA adapter of rank 16 on every linear layer. */
-export async function writeBenchAdapter(dir: string, seed: number): Promise<void> {
+export async function writeBenchAdapter(dir: string, seed: number, shape: BenchShape = FIVE_MILLION): Promise<void> {
   const random = noise(seed);
   const rank = 16;
   const tensors = new Map<string, Tensor>();
-  for (const [name, [out = 0, input = 0]] of weightShapes(parseArchitecture(FIVE_MILLION))) {
+  for (const [name, [out = 0, input = 0]] of weightShapes(parseArchitecture(shape))) {
     const layer = /^(.+_proj)\.weight$/.exec(name)?.[1];
     if (layer === undefined) continue;
-    for (const [matrix, shape] of [
+    for (const [matrix, size] of [
       ["lora_A", [rank, input]],
       ["lora_B", [out, rank]],
     ] as const) {
-      const data = Float32Array.from({ length: shape[0] * shape[1] }, () => 0.02 * random());
-      tensors.set(`base_model.model.${layer}.${matrix}.weight`, { shape, data });
+      const data = Float32Array.from({ length: size[0] * size[1] }, () => 0.02 * random());
+      tensors.set(`base_model.model.${layer}.${matrix}.weight`, { shape: size, data });
     }
   }
   await mkdir(dir, { recursive: true });

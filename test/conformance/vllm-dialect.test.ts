@@ -7,7 +7,7 @@ import { describeVllmDialect } from "./vllm-dialect.ts";
 let endpoint: TestEndpoint | undefined;
 afterAll(() => endpoint?.close());
 
-describeVllmDialect("the built-in endpoint speaks the vLLM dialect", async () => {
+describeVllmDialect("the built-in endpoint", async () => {
   endpoint = await startTestEndpoint(async (dir) => {
     await writeTinyModel(join(dir, "model"));
     await writeTinyAdapter(join(dir, "adapters", "one"), { name: "flight@1", modelDir: join(dir, "model") });
@@ -23,7 +23,7 @@ describeVllmDialect("the built-in endpoint speaks the vLLM dialect", async () =>
 // A vLLM server that somebody started: VLLM_URL, and VLLM_ADAPTER as a folder that it can read.
 const { VLLM_URL: url, VLLM_ADAPTER: adapterPath } = process.env;
 if (url !== undefined && adapterPath !== undefined) {
-  describeVllmDialect("a vLLM server speaks it too", () =>
+  describeVllmDialect("a vLLM server", () =>
     Promise.resolve({ url, base: "base", adapterPath, adapterName: "conformance@1" }),
   );
 }

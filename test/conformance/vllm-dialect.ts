@@ -18,8 +18,8 @@ export interface DialectTarget {
 }
 
 /** Runs the suite; `start` is called once, before its tests. */
-export function describeVllmDialect(title: string, start: () => Promise<DialectTarget>): void {
-  describe(`${title}`, () => {
+export function describeVllmDialect(server: string, start: () => Promise<DialectTarget>): void {
+  describe(`${server} speaks the vLLM dialect`, () => {
     let target: DialectTarget;
     let openai: OpenAI;
     const messages = [{ role: "user" as const, content: "hello" }];

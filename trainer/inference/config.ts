@@ -20,7 +20,7 @@ export const inferenceConfigSchema = z.strictObject({
   maxVersions: whole.min(1).max(1000).default(3).describe("versions kept loaded beside the base"),
   maxContextTokens: whole.min(16).max(131_072).default(8192).describe("longest sequence, at most the model's own"),
   prefixCacheMb: whole.min(0).max(65_536).default(64).describe("MiB of reusable prompt prefixes for each version"),
-  prefillTokensPerStep: whole.min(1).max(65_536).default(256).describe("prompt tokens read between two decode steps"),
+  prefillTokensPerStep: whole.min(1).max(65_536).default(128).describe("prompt tokens read between two decode steps"),
   maxBodyMb: z.coerce.number().positive().max(1024).default(8).describe("MiB of a request's body"),
   drainSeconds: z.coerce.number().min(0).max(600).default(30).describe("seconds that running answers get at the end"),
 });

@@ -3,50 +3,20 @@
  * One graph with a dynamic number of new tokens serves prefill, chunked prefill and decoding. It holds no state:
  * the cache comes in, the new keys and values go out.
  *
- * Names: B rows, S new tokens of each row, M cached positions, KV key/value heads, G query heads a key/value head,
- * H head size, W width, V vocabulary.
+ * Shapes as in `decode-io.ts`, and G query heads a key/value head, W width.
  */
 
+import { FulgurError } from "#shared/errors.ts";
 import { float, GraphBuilder, int, ints } from "../engine/onnx/graph.ts";
-import { type Architecture, ropeTables } from "../model/architecture.ts";
+import type { Architecture, ropeTables } from "../model/architecture.ts";
+import { INPUT, OUTPUT, pastKey, pastValue } from "./decode-io.ts";
 import type { PackedLayer, PackedLinear, PackedWeights } from "./packed-weights.ts";
 
-/** Names of the graph's inputs; keys and values of layer n are `pastKey(n)` and `pastValue(n)`. */
-export const INPUT = {
-  /** int32 [B, S] */
-  tokens: "tokens",
-  /** int64 [B, S], position of each token in its sequence */
-  positions: "positions",
-  /** float32 [B, 1, 1, S, M + S], 0 where a new token may look and −∞ (a large negative number) where not */
-  mask: "mask",
-  /** int64 [2]: M and S, at which the attention weights are cut */
-  split: "split",
-  /** float32 [B, 1], what the logits are multiplied by before the softmax */
-  inverseTemperature: "inverse_temperature",
-} as const;
-
-/** Names of the graph's outputs. */
-export const OUTPUT = {
-  /** float32 [B, V], of the token after the last new one */
-  probabilities: "probabilities",
-  /** float32 [2 · layers · B, KV, 1, S, H], k then v of each layer: [planes, B, …] */
-  added: "added",
-} as const;
-
-/** float32 [B, KV, 1, M, H] */
-export const pastKey = (layer: number): string => `past_key_${layer}`;
-/** float32 [B, KV, 1, M, H] */
-export const pastValue = (layer: number): string => `past_value_${layer}`;
-
-/** What a position that may not be looked at gets added to its score: exp of it is exactly 0. */
-export const MASKED = -1e30;
+/** Cosines and sines for as many positions as a sequence may have; the same for all versions. */
+export type RopeTables = ReturnType<typeof ropeTables>;
 
 /** Encodes the decode graph of one policy version. */
-export function buildDecodeGraph(
-  architecture: Architecture,
-  weights: PackedWeights,
-  contextTokens: number,
-): Uint8Array {
+export function buildDecodeGraph(architecture: Architecture, weights: PackedWeights, rope: RopeTables): Uint8Array {
   const { width, vocab, headSize, kvHeads, heads } = architecture;
   const graph = new GraphBuilder("decode");
   const tokens = graph.input(INPUT.tokens, "int32", ["B", "S"]);
@@ -54,7 +24,6 @@ export function buildDecodeGraph(
   const mask = graph.input(INPUT.mask, "float32", ["B", 1, 1, "S", "MS"]);
   const split = graph.input(INPUT.split, "int64", [2]);
   const inverseTemperature = graph.input(INPUT.inverseTemperature, "float32", ["B", 1]);
-  const rope = ropeTables(architecture, contextTokens);
   const half = headSize / 2;
   const shared: Shared = {
     architecture,
@@ -62,8 +31,8 @@ export function buildDecodeGraph(
     positions,
     mask,
     split,
-    cos: graph.initializer("cos", "float32", [contextTokens, half], rope.cos),
-    sin: graph.initializer("sin", "float32", [contextTokens, half], rope.sin),
+    cos: graph.initializer("cos", "float32", [rope.cos.length / half, half], rope.cos),
+    sin: graph.initializer("sin", "float32", [rope.sin.length / half, half], rope.sin),
     ones_H: architecture.qkNorm
       ? graph.initializer("ones", "float32", [headSize], new Float32Array(headSize).fill(1))
       : null,
@@ -144,7 +113,7 @@ function attend(
   index: number,
 ): { out: string; key: string; value: string } {
   const { graph, architecture, perHead } = shared;
-  const { headSize, heads, kvHeads, width } = architecture;
+  const { headSize, heads, kvHeads } = architecture;
   const [, groups] = perHead;
   const queryWidth = heads * headSize;
   const keyWidth = kvHeads * headSize;
@@ -214,7 +183,7 @@ function normHeads(
 }
 
 function feedForward({ graph, architecture }: Shared, normed: string, layer: PackedLayer, index: number): string {
-  const { width, feedForward: inner } = architecture;
+  const { feedForward: inner } = architecture;
   const gateUp = linear(graph, normed, `gate_up_${index}`, layer.gateUp);
   const [gate = "", up = ""] = graph.nodes("Split", [gateUp, graph.int64s([inner, inner])], 2, { axis: int(-1) });
   // QuickGelu is x · sigmoid(alpha · x): with alpha 1 it is SiLU in one pass.
@@ -224,14 +193,8 @@ function feedForward({ graph, architecture }: Shared, normed: string, layer: Pac
 
 function linear(graph: GraphBuilder, input: string, name: string, packed: PackedLinear): string {
   const { inputs, outputs, bias, delta } = packed;
-  let weight = graph.initializer(name, "float32", [inputs, outputs], packed.weight);
-  if (delta !== null) {
-    // All constants: the runtime merges them once, when the session is made, and pre-packs the sum. Weights that stay
-    // apart, or come as inputs, decode at half the speed.
-    const a = graph.initializer(`${name}_lora_a`, "float32", [inputs, delta.rank], delta.a);
-    const b = graph.initializer(`${name}_lora_b`, "float32", [delta.rank, outputs], delta.b);
-    weight = graph.node("Add", [weight, graph.node("MatMul", [a, b])]);
-  }
+  if (delta !== null) throw new FulgurError("ERR_INTERNAL", `The adapter of "${name}" was not merged.`);
+  const weight = graph.initializer(name, "float32", [inputs, outputs], packed.weight);
   const product = graph.node("MatMul", [input, weight]);
   if (bias === null) return product;
   return graph.node("Add", [product, graph.initializer(`${name}_bias`, "float32", [outputs], bias)]);

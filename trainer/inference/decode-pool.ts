@@ -4,7 +4,7 @@ import { Worker } from "node:worker_threads";
 import { FulgurError } from "#shared/errors.ts";
 import type { Architecture } from "../model/architecture.ts";
 import type { DecoderOptions, SequenceRequest } from "./decoder.ts";
-import type { DecodeCommand, DecodeEvent, TokenReport } from "./protocol.ts";
+import { type DecodeCommand, type DecodeEvent, movable, type TokenReport } from "./protocol.ts";
 
 /** What a sequence's owner is told, in order; after `finish` or `fail` nothing more comes. */
 export interface SequenceListener {
@@ -60,11 +60,19 @@ export class DecodePool {
 
   /**
    * Loads a version into every thread.
+   * @param graph an encoded decode graph; given away
    * @throws FulgurError ERR_MODEL when the runtime refuses the graph; it is then loaded nowhere
    */
   async load(version: string, graph: Uint8Array, architecture: Architecture, options: DecoderOptions): Promise<void> {
     const results = await Promise.allSettled(
-      this.#threads.map((thread) => this.#change(thread, { type: "load", version, graph, architecture, options })),
+      this.#threads.map((thread, t) =>
+        this.#change(
+          thread,
+          { type: "load", version, graph, architecture, options },
+          // Every thread but the last gets a copy.
+          t === this.#threads.length - 1 ? movable(graph) : [],
+        ),
+      ),
     );
     const failed = results.find((result) => result.status === "rejected");
     if (failed === undefined) return;
@@ -119,10 +127,14 @@ export class DecodePool {
     return thread;
   }
 
-  #change(thread: Thread, command: DecodeCommand & { type: "load" | "unload" }): Promise<void> {
+  #change(
+    thread: Thread,
+    command: DecodeCommand & { type: "load" | "unload" },
+    moved: readonly ArrayBuffer[] = [],
+  ): Promise<void> {
     const change = Promise.withResolvers<void>();
     thread.changes.set(command.version, change);
-    post(thread, command);
+    post(thread, command, moved);
     return change.promise;
   }
 
@@ -145,8 +157,8 @@ export class DecodePool {
   }
 }
 
-function post({ worker }: Thread, command: DecodeCommand): void {
-  worker.postMessage(command, []);
+function post({ worker }: Thread, command: DecodeCommand, moved: readonly ArrayBuffer[] = []): void {
+  worker.postMessage(command, [...moved]);
 }
 
 function hear(thread: Thread, event: DecodeEvent): void {

@@ -9,19 +9,7 @@ import { messageOf } from "#shared/errors.ts";
 import { Decoder, type SampledToken } from "./decoder.ts";
 import type { DecodeCommand, DecodeEvent, TokenReport } from "./protocol.ts";
 import type { Alternative } from "./sampling.ts";
-
-/**
- * One thread and no spinning: a second thread of the same session, or one that spins while it waits, halves the speed
- * as soon as anything else wants the processor.
- */
-const SESSION_OPTIONS: InferenceSession.SessionOptions = {
-  intraOpNumThreads: 1,
-  interOpNumThreads: 1,
-  executionMode: "sequential",
-  graphOptimizationLevel: "all",
-  logSeverityLevel: 3,
-  extra: { session: { intra_op: { allow_spinning: "0" } } },
-};
+import { SESSION_OPTIONS } from "./session-options.ts";
 
 /** A sequence in progress, with the tokens that were not reported yet. */
 class Progress {

@@ -9,7 +9,7 @@
 
 import { type InferenceSession, Tensor } from "onnxruntime-node";
 import type { Architecture } from "../model/architecture.ts";
-import { INPUT, MASKED, OUTPUT, pastKey, pastValue } from "./decode-graph.ts";
+import { INPUT, MASKED, OUTPUT, pastKey, pastValue } from "./decode-io.ts";
 import { KvBuffer, kvShapeOf } from "./kv-buffer.ts";
 import { BLOCK_TOKENS, PrefixCache } from "./prefix-cache.ts";
 import { type Alternative, drawToken, type SamplingOptions, topAlternatives, uniformAt } from "./sampling.ts";

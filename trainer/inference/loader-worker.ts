@@ -1,18 +1,19 @@
 /**
- * A worker thread that turns artifacts into decode graphs: reads, proves, packs and encodes, so that neither
- * HTTP nor decoding waits for it. It keeps the packed base weights, which every adapter's graph begins with.
+ * A worker thread that turns artifacts into decode graphs: reads, proves, merges, packs and encodes, so that neither
+ * HTTP nor decoding waits for it. It keeps the packed base weights, which every adapter is merged into.
  */
 
 import { join } from "node:path";
 import { parentPort, workerData } from "node:worker_threads";
 import * as z from "zod";
 import { FulgurError, messageOf } from "#shared/errors.ts";
-import { type Architecture, readArchitecture, weightShapes } from "../model/architecture.ts";
+import { readArchitecture, ropeTables, weightShapes } from "../model/architecture.ts";
 import { readModelWeights } from "../model/safetensors.ts";
 import { type Artifact, hashFile, readArtifact } from "./artifact.ts";
 import { buildDecodeGraph } from "./decode-graph.ts";
+import { createLoraMerger } from "./lora-merger.ts";
 import { type PackedWeights, packWeights, withLora } from "./packed-weights.ts";
-import type { LoadCommand, LoadEvent } from "./protocol.ts";
+import { type LoadCommand, type LoadEvent, movable } from "./protocol.ts";
 
 if (parentPort === null) throw new Error("loader-worker.ts is started by the inference endpoint, as a worker thread");
 const port = parentPort;
@@ -27,7 +28,14 @@ async function serve(): Promise<void> {
   const architecture = await readArchitecture(modelDir);
   const contextTokens = Math.min(architecture.contextTokens, maxContextTokens);
   const base = packWeights(architecture, await readModelWeights(modelDir, weightShapes(architecture)));
+  const rope = ropeTables(architecture, contextTokens);
+  const merger = await createLoraMerger();
   let baseSha256: Promise<string> | undefined;
+
+  const weightsOf = async (artifact: Artifact): Promise<PackedWeights> =>
+    artifact.type === "adapter"
+      ? merger.merge(withLora(architecture, base, artifact.lora))
+      : packWeights(architecture, artifact.weights);
 
   const build = async ({ serial, version, path }: LoadCommand): Promise<void> => {
     const artifact =
@@ -38,9 +46,9 @@ async function serve(): Promise<void> {
             architecture,
             baseSha256: () => (baseSha256 ??= hashFile(join(modelDir, "model.safetensors"))),
           });
-    const weights = artifact === null ? base : weightsOf(architecture, base, artifact);
-    const graph = buildDecodeGraph(architecture, weights, contextTokens);
-    send({ type: "built", serial, graph, digest: artifact?.digest ?? "" });
+    const weights = artifact === null ? base : await weightsOf(artifact);
+    const graph = buildDecodeGraph(architecture, weights, rope);
+    send({ type: "built", serial, graph, digest: artifact?.digest ?? "" }, movable(graph));
   };
 
   // One at a time: two at once would need twice the memory and be no sooner done.
@@ -55,14 +63,8 @@ async function serve(): Promise<void> {
   send({ type: "ready", architecture, contextTokens });
 }
 
-function weightsOf(architecture: Architecture, base: PackedWeights, artifact: Artifact): PackedWeights {
-  return artifact.type === "adapter"
-    ? withLora(architecture, base, artifact.lora)
-    : packWeights(architecture, artifact.weights);
-}
-
-function send(event: LoadEvent): void {
-  port.postMessage(event);
+function send(event: LoadEvent, moved: readonly ArrayBuffer[] = []): void {
+  port.postMessage(event, [...moved]);
 }
 
 function failure(serial: number | null, error: unknown): LoadEvent {

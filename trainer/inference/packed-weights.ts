@@ -15,7 +15,7 @@ export interface PackedLinear {
   readonly weight: Float32Array;
   /** [out] */
   readonly bias: Float32Array | null;
-  /** What an adapter adds; its scale is in b. */
+  /** What an adapter adds, until it is merged; its scale is in b. */
   readonly delta: PackedDelta | null;
 }
 

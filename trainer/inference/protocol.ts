@@ -58,3 +58,11 @@ export type LoadEvent =
   | { readonly type: "ready"; readonly architecture: Architecture; readonly contextTokens: number }
   | { readonly type: "built"; readonly serial: number; readonly graph: Uint8Array; readonly digest: string }
   | { readonly type: "failed"; readonly serial: number | null; readonly code: ErrorCode; readonly message: string };
+
+/**
+ * The buffer to be moved instead of copied when these bytes are posted; the sender cannot use them afterwards. Nothing
+ * where the bytes are only a part of it: small ones share Node's pool.
+ */
+export function movable({ buffer, byteLength }: Uint8Array): ArrayBuffer[] {
+  return buffer instanceof ArrayBuffer && buffer.byteLength === byteLength ? [buffer] : [];
+}

@@ -5,6 +5,7 @@ import { FulgurError, messageOf } from "#shared/errors.ts";
 import { answerChat } from "./chat.ts";
 import { answerCompletion } from "./completions.ts";
 import type { InferenceConfig } from "./config.ts";
+import { Connections } from "./connections.ts";
 import { Exchange } from "./exchange.ts";
 import {
   chatRequestSchema,
@@ -52,16 +53,12 @@ export async function startInferenceServer(config: InferenceConfig, hooks: Serve
     },
   });
   const maxBodyBytes = Math.floor(config.maxBodyMb * 2 ** 20);
-  let isClosing = false;
   const server = createServer((request, response) => {
-    response.on("close", () => {
-      // A connection that is kept alive for a next request would hold up the end.
-      if (isClosing) setImmediate(() => server.closeIdleConnections());
-    });
     void handle(service, new Exchange(request, response), request, { maxBodyBytes, isHealthy: () => isHealthy });
   });
   // Agents keep connections between the turns of a rollout; Node's five seconds would race with their next request.
   server.keepAliveTimeout = 120_000;
+  const connections = new Connections(server);
   try {
     await listen(server, config);
   } catch (error) {
@@ -74,18 +71,9 @@ export async function startInferenceServer(config: InferenceConfig, hooks: Serve
   return {
     url: `http://${host}:${port}`,
     async close() {
-      const closed = new Promise<void>((resolve) => {
-        server.close(() => {
-          resolve();
-        });
-      });
-      isClosing = true;
-      server.closeIdleConnections();
-      const timer = setTimeout(() => {
-        server.closeAllConnections();
-      }, config.drainSeconds * 1000);
+      const closed = connections.close(config.drainSeconds * 1000);
+      server.close();
       await closed;
-      clearTimeout(timer);
       await service.close();
     },
   };

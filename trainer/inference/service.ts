@@ -10,7 +10,8 @@ import { FulgurError } from "#shared/errors.ts";
 import type { Architecture } from "../model/architecture.ts";
 import { type ChatTemplate, loadChatTemplate } from "../model/chat-template.ts";
 import { loadTokenizer, type Tokenizer } from "../model/tokenizer.ts";
-import { hermesToolCalls, type ToolCallFormat } from "../model/tool-call.ts";
+import type { ToolCallFormat } from "../model/tool-call.ts";
+import { toolCallFormatOf } from "../model/tool-call-formats.ts";
 import { type AnswerChunk, AnswerReader, type FinishReason } from "./answer.ts";
 import { artifactDigest } from "./artifact.ts";
 import { Continuation } from "./continuation.ts";
@@ -155,7 +156,7 @@ export class InferenceService {
         architecture,
         tokenizer,
         template,
-        toolCalls: hermesToolCalls,
+        toolCalls: toolCallFormatOf(template?.source ?? ""),
         contextTokens,
         stopIds,
       };

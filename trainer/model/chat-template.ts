@@ -35,6 +35,8 @@ export interface Conversation {
 
 /** A compiled template. */
 export interface ChatTemplate {
+  /** The Jinja text. */
+  readonly source: string;
   /** The template says something about tools; if not, giving it tools would silently lose them. */
   readonly takesTools: boolean;
   /**
@@ -94,6 +96,7 @@ export async function loadChatTemplate(modelDir: string): Promise<ChatTemplate |
 export function makeChatTemplate(source: string, specialTokens: Readonly<Record<string, string>> = {}): ChatTemplate {
   const template = new Template(source);
   return {
+    source,
     takesTools: /\btools\b/.test(source),
     render({ messages, tools, variables = {} }, ending) {
       try {

@@ -110,23 +110,28 @@ function partialSuffix(text: string, tag: string): number {
   return 0;
 }
 
-function parseCall(block: string): ParsedToolCall | null {
+/**
+ * Reads one call written as a JSON object with its name and arguments.
+ * @param argumentsKey what the format calls the arguments
+ * @returns null when it is no such object
+ */
+export function parseCall(json: string, argumentsKey = "arguments"): ParsedToolCall | null {
   let value: unknown;
   try {
-    value = JSON.parse(block);
+    value = JSON.parse(json);
   } catch {
     return null;
   }
   if (typeof value !== "object" || value === null || !("name" in value)) return null;
   const { name } = value;
   if (typeof name !== "string" || name === "") return null;
-  if (!("arguments" in value)) return { name, arguments: "{}" };
+  const given = Object.entries(value).find(([key]) => key === argumentsKey);
+  if (given === undefined) return { name, arguments: "{}" };
+  const [, args] = given;
   // Some models write the arguments as JSON inside a string; that text is then what was sampled.
-  if (typeof value.arguments === "string") {
-    return isJsonObject(value.arguments) ? { name, arguments: value.arguments } : null;
-  }
-  if (typeof value.arguments !== "object" || value.arguments === null) return null;
-  return { name, arguments: memberText(block, "arguments") ?? JSON.stringify(value.arguments) };
+  if (typeof args === "string") return isJsonObject(args) ? { name, arguments: args } : null;
+  if (typeof args !== "object" || args === null) return null;
+  return { name, arguments: memberText(json, argumentsKey) ?? JSON.stringify(args) };
 }
 
 function isJsonObject(text: string): boolean {

@@ -4,7 +4,7 @@ import { buildDecodeGraph } from "../../../trainer/inference/decode-graph.ts";
 import { Decoder, type SampledToken, type SequenceRequest } from "../../../trainer/inference/decoder.ts";
 import { packWeights } from "../../../trainer/inference/packed-weights.ts";
 import type { SamplingOptions } from "../../../trainer/inference/sampling.ts";
-import { type Architecture, parseArchitecture, weightShapes } from "../../../trainer/model/architecture.ts";
+import { type Architecture, parseArchitecture, ropeTables, weightShapes } from "../../../trainer/model/architecture.ts";
 import type { Tensor } from "../../../trainer/model/safetensors.ts";
 import { argmax, referenceLogprobs } from "./reference-forward.ts";
 import { randomNumbers } from "./tiny-model.ts";
@@ -191,7 +191,7 @@ async function makeDecoder(
     const isNorm = name.includes("norm");
     weights.set(name, { shape, data: Float32Array.from({ length }, () => (isNorm ? 1 : 0) + 0.3 * random()) });
   }
-  const graph = buildDecodeGraph(architecture, packWeights(architecture, weights), 256);
+  const graph = buildDecodeGraph(architecture, packWeights(architecture, weights), ropeTables(architecture, 256));
   const session = await InferenceSession.create(graph, { intraOpNumThreads: 1, logSeverityLevel: 3 });
   const options = { maxSequences, prefixCacheBytes: 2 ** 20, prefillTokensPerStep: 64 };
   return { architecture, weights, decoder: new Decoder(session, architecture, options) };

@@ -2,8 +2,9 @@ import { InferenceSession } from "onnxruntime-node";
 import { expect, test } from "vitest";
 import { buildDecodeGraph } from "../../../trainer/inference/decode-graph.ts";
 import { Decoder } from "../../../trainer/inference/decoder.ts";
+import { createLoraMerger } from "../../../trainer/inference/lora-merger.ts";
 import { type LoraDelta, packWeights, withLora } from "../../../trainer/inference/packed-weights.ts";
-import { parseArchitecture, weightShapes } from "../../../trainer/model/architecture.ts";
+import { parseArchitecture, ropeTables, weightShapes } from "../../../trainer/model/architecture.ts";
 import type { Tensor } from "../../../trainer/model/safetensors.ts";
 import { argmax, referenceLogprobs } from "./reference-forward.ts";
 import { randomNumbers } from "./tiny-model.ts";
@@ -57,7 +58,13 @@ test("an adapter on some layers answers as the weights W + scale · B·A would",
     });
     merged.set(`${name}.weight`, { shape: base.shape, data });
   }
-  const graph = buildDecodeGraph(architecture, withLora(architecture, packWeights(architecture, weights), lora), 64);
+  const base = packWeights(architecture, weights);
+  const merger = await createLoraMerger();
+  const graph = buildDecodeGraph(
+    architecture,
+    await merger.merge(withLora(architecture, base, lora)),
+    ropeTables(architecture, 64),
+  );
   const session = await InferenceSession.create(graph, { intraOpNumThreads: 1, logSeverityLevel: 3 });
   const decoder = new Decoder(session, architecture, {
     maxSequences: 1,

@@ -82,16 +82,50 @@ export function encodeModel(model: ModelSpec): Uint8Array {
       `The graph "${model.name}" holds ${initializerBytes} bytes of constants, and an ONNX file at most 2 GiB; pass large weights as inputs.`,
     );
   }
-  const writer = protobuf.Writer.create();
-  writer.uint32(tag(1, VARINT)).int64(IR_VERSION);
-  writer.uint32(tag(2, BYTES)).string("fulgur");
-  message(writer, 7, () => writeGraph(writer, model));
-  for (const [domain, version] of Object.entries(model.operatorSets)) {
-    message(writer, 8, () => {
-      writer.uint32(tag(1, BYTES)).string(domain);
-      writer.uint32(tag(2, VARINT)).int64(version);
-    });
+  // Constants are copied once, into their place: a protobufjs writer would grow and shift over them several times.
+  const initializers = model.initializers.map((initializer) => {
+    const { data } = initializer;
+    const head = bytesOf((writer) => writeInitializerHead(writer, initializer));
+    return {
+      head,
+      data: new Uint8Array(data.buffer, data.byteOffset, data.byteLength),
+      bytes: head.length + data.byteLength,
+    };
+  });
+  const prefixes = initializers.map(({ bytes }) => bytesOf((writer) => writer.uint32(tag(5, BYTES)).uint32(bytes)));
+  const graph = bytesOf((writer) => writeGraph(writer, model));
+  const graphBytes = initializers.reduce((sum, { bytes }, i) => sum + (prefixes[i]?.length ?? 0) + bytes, graph.length);
+  const head = bytesOf((writer) => {
+    writer.uint32(tag(1, VARINT)).int64(IR_VERSION);
+    writer.uint32(tag(2, BYTES)).string("fulgur");
+    for (const [domain, version] of Object.entries(model.operatorSets)) {
+      message(writer, 8, () => {
+        writer.uint32(tag(1, BYTES)).string(domain);
+        writer.uint32(tag(2, VARINT)).int64(version);
+      });
+    }
+    writer.uint32(tag(7, BYTES)).uint32(graphBytes);
+  });
+  const encoded = new Uint8Array(head.length + graphBytes);
+  let at = 0;
+  const put = (part: Uint8Array | undefined): void => {
+    if (part === undefined) return;
+    encoded.set(part, at);
+    at += part.length;
+  };
+  put(head);
+  put(graph);
+  for (const [i, initializer] of initializers.entries()) {
+    put(prefixes[i]);
+    put(initializer.head);
+    put(initializer.data);
   }
+  return encoded;
+}
+
+function bytesOf(write: (writer: Writer) => void): Uint8Array {
+  const writer = protobuf.Writer.create();
+  write(writer);
   return writer.finish();
 }
 
@@ -113,7 +147,6 @@ function message(writer: Writer, field: number, write: () => void): void {
 function writeGraph(writer: Writer, model: ModelSpec): void {
   for (const node of model.nodes) message(writer, 1, () => writeNode(writer, node));
   writer.uint32(tag(2, BYTES)).string(model.name);
-  for (const initializer of model.initializers) message(writer, 5, () => writeInitializer(writer, initializer));
   for (const input of model.inputs) message(writer, 11, () => writeValue(writer, input));
   for (const output of model.outputs) message(writer, 12, () => writeValue(writer, output));
 }
@@ -142,11 +175,12 @@ function writeAttribute(writer: Writer, name: string, attribute: Attribute): voi
   writer.uint32(tag(20, VARINT)).int32(ATTRIBUTE_CODE[attribute.kind]);
 }
 
-function writeInitializer(writer: Writer, { name, type, shape, data }: InitializerSpec): void {
+/** All of a tensor but its data, up to the data's length. */
+function writeInitializerHead(writer: Writer, { name, type, shape, data }: InitializerSpec): void {
   for (const size of shape) writer.uint32(tag(1, VARINT)).int64(size);
   writer.uint32(tag(2, VARINT)).int32(ELEMENT_CODE[type]);
   writer.uint32(tag(8, BYTES)).string(name);
-  writer.uint32(tag(9, BYTES)).bytes(new Uint8Array(data.buffer, data.byteOffset, data.byteLength));
+  writer.uint32(tag(9, BYTES)).uint32(data.byteLength);
 }
 
 function writeValue(writer: Writer, { name, type, shape }: ValueSpec): void {
