@@ -29,7 +29,10 @@ export interface Installation {
   readonly urls: { readonly store: string; readonly inference: string; readonly edge: string };
 }
 
-/** Starts store and inference side by side, then the edge (with the agents), all supervised. */
+/**
+ * Starts store, inference and edge (with the agents) side by side, all supervised. None needs another one to start:
+ * the edge keeps its first records itself until the store answers.
+ */
 export async function startInstallation(options: InstallationOptions): Promise<Installation> {
   const { state, ports, task, supervisor, onListening } = options;
   const keys = await ensureKeys(state.keys);
@@ -56,18 +59,18 @@ export async function startInstallation(options: InstallationOptions): Promise<I
     }),
     // The copy under the state, not the checkout's model: the versions of this state are adapters of exactly that one.
     run(inferencePart({ port: ports.inference, model: base.artifact, adapterDir: state.policies, logDir: state.logs })),
+    run(
+      edgePart({
+        port: ports.edge,
+        stateDir: state.edge,
+        logDir: state.logs,
+        storeUrl: urls.store,
+        inferenceUrl: urls.inference,
+        keys,
+        agents: Object.fromEntries(Object.values(LOCAL_TASKS).map(({ agent, agentConfig }) => [agent, agentConfig])),
+      }),
+    ),
   ]);
-  await run(
-    edgePart({
-      port: ports.edge,
-      stateDir: state.edge,
-      logDir: state.logs,
-      storeUrl: urls.store,
-      inferenceUrl: urls.inference,
-      keys,
-      agents: Object.fromEntries(Object.values(LOCAL_TASKS).map(({ agent, agentConfig }) => [agent, agentConfig])),
-    }),
-  );
   return { keys, base, urls, client: ownClient(urls.edge, keys.edge, "admin") };
 }
 

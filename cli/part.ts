@@ -1,4 +1,5 @@
 import { spawn } from "node:child_process";
+import { EventEmitter } from "node:events";
 import { closeSync, createWriteStream, openSync, renameSync, statSync } from "node:fs";
 import { open } from "node:fs/promises";
 import { createInterface } from "node:readline";
@@ -48,6 +49,9 @@ export interface SpawnOptions {
   readonly onLine?: (line: string) => void;
 }
 
+/** Tells of every process from its first moment on: one that is not ready yet must not outlive us either. */
+export const processes = new EventEmitter<{ spawned: [pid: number]; ended: [pid: number] }>();
+
 const LOG_BYTES = 16 * 1024 * 1024;
 
 /**
@@ -73,10 +77,14 @@ export async function spawnPart(options: SpawnOptions): Promise<RunningPart> {
     child.once("error", () => resolve({ code: null, signal: null }));
     child.once("exit", (code, signal) => {
       // What it has started must not hold its port when it is started again: workerd outlives a killed host.
-      if (child.pid !== undefined) killGroup(child.pid);
+      if (child.pid !== undefined) {
+        killGroup(child.pid);
+        processes.emit("ended", child.pid);
+      }
       resolve({ code, signal });
     });
   });
+  if (child.pid !== undefined) processes.emit("spawned", child.pid);
   const ready = Promise.withResolvers<string | null>();
   const heard = (line: string): void => {
     log.write(`${line}\n`);

@@ -1,6 +1,6 @@
 import { setTimeout as delay } from "node:timers/promises";
 import { FulgurError, messageOf } from "#shared/errors.ts";
-import { killPart, lastWords, type Part, type PartEnd, type PartName, type RunningPart } from "./part.ts";
+import { killPart, lastWords, processes, type Part, type PartEnd, type PartName, type RunningPart } from "./part.ts";
 import type { Reaper } from "./reaper.ts";
 import { restartPolicy, type RestartOptions } from "./restart-policy.ts";
 
@@ -37,6 +37,8 @@ export interface Supervisor {
 }
 
 interface Kept {
+  /** The start that is under way or was the last; it may reject. */
+  starting: Promise<RunningPart> | undefined;
   running: RunningPart | undefined;
   over: boolean;
 }
@@ -53,13 +55,30 @@ export function createSupervisor(options: SupervisorOptions): Supervisor {
   const kept: Kept[] = [];
   let stopping: Promise<void> | undefined;
 
+  const alive = new Set<number>();
+  const onSpawned = (pid: number): void => {
+    alive.add(pid);
+    reaper.watch(pid);
+    if (stopped.signal.aborted) terminate(pid);
+  };
+  const onEnded = (pid: number): void => {
+    alive.delete(pid);
+    reaper.release(pid);
+  };
+  processes.on("spawned", onSpawned).on("ended", onEnded);
+
   async function begin(part: Part, entry: Kept): Promise<RunningPart> {
-    const running = await part.start();
-    reaper.watch(running.pid);
-    void running.ended.then(() => reaper.release(running.pid));
+    entry.running = undefined;
+    entry.starting = part.start();
+    const running = await entry.starting;
     entry.running = running;
     if (stopped.signal.aborted) await running.stop();
     return running;
+  }
+
+  function close(): void {
+    processes.off("spawned", onSpawned).off("ended", onEnded);
+    reaper.close();
   }
 
   async function keep(part: Part, entry: Kept, first: RunningPart): Promise<void> {
@@ -126,7 +145,7 @@ export function createSupervisor(options: SupervisorOptions): Supervisor {
   return {
     failed: failure.promise,
     async run(part) {
-      const entry: Kept = { running: undefined, over: false };
+      const entry: Kept = { starting: undefined, running: undefined, over: false };
       kept.push(entry);
       const first = await begin(part, entry);
       const finished = Promise.withResolvers<void>();
@@ -141,16 +160,28 @@ export function createSupervisor(options: SupervisorOptions): Supervisor {
     stop() {
       return (stopping ??= (async () => {
         stopped.abort();
-        for (const entry of kept.toReversed()) await entry.running?.stop();
-        reaper.close();
+        // What has not said that it is ready has nothing to lose.
+        const ready = new Set(kept.map(({ running }) => running?.pid));
+        for (const pid of alive) if (!ready.has(pid)) terminate(pid);
+        await Promise.allSettled(kept.map(async ({ starting }) => starting));
+        for (const { running } of kept.toReversed()) await running?.stop();
+        close();
       })());
     },
     kill() {
       stopped.abort();
-      for (const entry of kept) if (entry.running !== undefined) killPart(entry.running.pid);
-      reaper.close();
+      for (const pid of alive) killPart(pid);
+      close();
     },
   };
+}
+
+function terminate(pid: number): void {
+  try {
+    process.kill(pid, "SIGTERM");
+  } catch {
+    // gone already
+  }
 }
 
 function describe({ code, signal }: PartEnd): string {

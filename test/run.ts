@@ -59,6 +59,14 @@ const stages: readonly Stage[] = [
   { name: "e2e", what: "the whole system learns", run: () => vitest(["test/e2e/", "--no-file-parallelism"]) },
 ];
 
+/** What is read of vitest's JSON report. */
+const reportSchema = z.object({
+  numPassedTests: z.number(),
+  numFailedTests: z.number(),
+  numPendingTests: z.number(),
+  success: z.boolean(),
+});
+
 const { values } = parseArgs({ options: { all: { type: "boolean", default: false }, only: { type: "string" } } });
 const chosen = stages.filter(({ name }) => values.only === undefined || values.only === name);
 if (chosen.length === 0) {
@@ -98,13 +106,6 @@ async function dashboard(): Promise<Counts> {
   await buildDashboard(ROOT);
   return { passed: 0, failed: 0, skipped: 0, isOk: true };
 }
-
-const reportSchema = z.object({
-  numPassedTests: z.number(),
-  numFailedTests: z.number(),
-  numPendingTests: z.number(),
-  success: z.boolean(),
-});
 
 /** A run of vitest; its own report is counted, so that a file which never loaded fails the stage too. */
 async function vitest(args: readonly string[]): Promise<Counts> {

@@ -22,7 +22,7 @@ export function followRun({ screen, firstToolName }: FollowOptions): (event: Run
         screen.line(
           event.resumed_from_step === null
             ? `run ${style.bold(event.run_id)}: ${event.steps} steps of policy ${event.policy}`
-            : `run ${style.bold(event.run_id)} goes on after step ${event.resumed_from_step} of ${event.steps}`,
+            : `run ${style.bold(event.run_id)} goes on after ${event.resumed_from_step} of ${event.steps} steps`,
         );
         break;
       case "evaluating":

@@ -2,7 +2,7 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
-import { spawnPart, type Part, type RunningPart } from "../../cli/part.ts";
+import { processes, spawnPart, type Part, type RunningPart } from "../../cli/part.ts";
 import { createSupervisor, type Supervisor, type SupervisorEvent } from "../../cli/supervisor.ts";
 import { lives, until } from "../support/until.ts";
 
@@ -117,4 +117,17 @@ test("parts stop in the reverse order of their start, and one that does not list
   await supervisor.stop();
   expect(ends).toEqual(["third 0", "second SIGKILL", "first 0"]);
   for (const pid of pids) expect(await lives(pid)).toBe(false);
+});
+
+test("a part that is still starting ends with the others", async () => {
+  const { made } = part("setInterval(() => {}, 1000)"); // never says that it is ready
+  const pids: number[] = [];
+  const remember = (pid: number): void => void pids.push(pid);
+  processes.on("spawned", remember);
+  const run = supervisor.run(made).catch((error: unknown) => String(error));
+  await until("the spawn", () => pids.length > 0);
+  await supervisor.stop();
+  processes.off("spawned", remember);
+  expect(await run).toContain("ended before it was ready");
+  expect(await lives(pids[0] ?? 0)).toBe(false);
 });

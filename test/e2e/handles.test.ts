@@ -119,7 +119,7 @@ describe("a command that cannot work", () => {
     { args: ["start", "--port-base", "99999"], says: "from 1024 to 65533" },
     { args: ["token", "--ttl", "3h"], says: "at most 15m" },
     { args: ["token", "--mode", "train"], says: "--agent and --mode" },
-    { args: ["rollouts", "--limit", "0"], says: "from 1 to 1000" },
+    { args: ["rollouts", "--limit", "0"], says: "from 1 to 500" },
     { args: ["conquer"], says: "unknown command 'conquer'" },
   ])("a wrong command line ends with 2 and says what: $args", async ({ args, says }) => {
     const { code, stdout, stderr } = await runCli(args);

@@ -58,16 +58,29 @@ test.each([
   240_000,
 );
 
+test("a store that hangs is noticed by the probe's write and started again", async () => {
+  await started.line(stepLine(7), 120_000);
+  const hung = started.processes().find(({ command }) => /sqld /.test(command))?.pid ?? 0;
+  process.kill(hung, "SIGSTOP");
+  await started.line(/^✗ the store does not answer/, 90_000);
+  const next = await until("another store", () => {
+    const pid = started.processes().find(({ command }) => /sqld /.test(command))?.pid;
+    return pid === hung ? undefined : pid;
+  });
+  expect(next).not.toBe(hung);
+  expect(await started.line(stepLine(8), 120_000)).toContain("reward");
+}, 240_000);
+
 test("the command itself is killed: its parts end, and started again without flags it goes on with the run", async () => {
-  await started.line(stepLine(8), 120_000);
+  await started.line(stepLine(9), 120_000);
   const left = started.processes();
   expect(left.length).toBeGreaterThanOrEqual(5);
   started.child.kill("SIGKILL");
   await allEnded(left);
 
   started = folder.start([]);
-  const resumed = await started.line(/^run .* goes on after step/, 60_000);
-  expect(Number(/after step (\d+)/.exec(resumed)?.[1])).toBeGreaterThanOrEqual(8);
+  const resumed = await started.line(/^run .* goes on after \d+ of/, 60_000);
+  expect(Number(/goes on after (\d+)/.exec(resumed)?.[1])).toBeGreaterThanOrEqual(9);
   await started.line(/^after: reward/, 240_000);
 }, 400_000);
 
