@@ -16,20 +16,23 @@ export interface LocalTask {
   makeTask(split: "train" | "val", index: number): TaskInput;
 }
 
+/** The flight agent's policy, AIR weights and limits. */
+export const FLIGHT_AGENT = {
+  binding: "AGENT_FLIGHT",
+  policy: "flight",
+  tools: { memory: 0.3, search: 0.2 },
+  alpha: 0.5,
+  concurrency: 32,
+  timeout_ms: 60_000,
+  max_attempts: 3,
+} as const;
+
 const flight: LocalTask = {
   agent: "flight",
   policy: "flight",
   model: join(ROOT, "models/flight"),
   watchFirstTool: "memory",
-  agentConfig: {
-    binding: "AGENT_FLIGHT",
-    policy: "flight",
-    tools: { memory: 0.3, search: 0.2 },
-    alpha: 0.5,
-    concurrency: 32,
-    timeout_ms: 60_000,
-    max_attempts: 3,
-  },
+  agentConfig: FLIGHT_AGENT,
   makeTask(split, index) {
     const { id, input, judge } = makeTask(split, index);
     return { id, agent: "flight", split, input: { ...input }, judge: { ...judge } };

@@ -40,17 +40,6 @@ const hostConfigSchema = z.strictObject({
 });
 export type EdgeHostConfig = z.input<typeof hostConfigSchema>;
 
-/** The flight agent's entry of `agents`: policy, AIR weights and limits. */
-export const FLIGHT_AGENT = {
-  binding: "AGENT_FLIGHT",
-  policy: "flight",
-  tools: { memory: 0.3, search: 0.2 },
-  alpha: 0.5,
-  concurrency: 32,
-  timeout_ms: 60_000,
-  max_attempts: 3,
-} as const;
-
 export interface RunningEdge {
   /** Without a trailing slash. */
   readonly url: string;

@@ -4,7 +4,8 @@ import { join } from "node:path";
 import { edgeClient, type EdgeClient } from "#shared/client.ts";
 import { mintToken, newSigningKey, type KeySet, type MintOptions } from "#shared/tokens.ts";
 import type { Mode } from "#shared/words.ts";
-import { FLIGHT_AGENT, startEdge, type EdgeHostConfig } from "../../cli/parts/edge-host.ts";
+import { FLIGHT_AGENT } from "../../cli/local-tasks.ts";
+import { startEdge, type EdgeHostConfig } from "../../cli/parts/edge-host.ts";
 import { startMockInference, type MockAnswer, type MockInference } from "./mock-inference.ts";
 import { startTestStore, type TestStore } from "./store.ts";
 

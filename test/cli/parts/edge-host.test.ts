@@ -8,7 +8,8 @@ import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { newSigningKey } from "#shared/tokens.ts";
-import { FLIGHT_AGENT, startEdge, type EdgeHostConfig } from "../../../cli/parts/edge-host.ts";
+import { FLIGHT_AGENT } from "../../../cli/local-tasks.ts";
+import { startEdge, type EdgeHostConfig } from "../../../cli/parts/edge-host.ts";
 
 const ROOT = join(import.meta.dirname, "../../..");
 let folder: string;

@@ -1,7 +1,7 @@
 import { join } from "node:path";
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from "vitest";
 import { z } from "zod";
-import { FLIGHT_AGENT } from "../../../../cli/parts/edge-host.ts";
+import { FLIGHT_AGENT } from "../../../../cli/local-tasks.ts";
 import { makeRequest, makeTask } from "../../../../edge/agents/flight/tasks.ts";
 import { makeWorld, SYSTEM } from "../../../../edge/agents/flight/world.ts";
 import { newId } from "#shared/ids.ts";
