@@ -26,8 +26,8 @@ export async function chatCompletions(deps: ProxyDeps, caller: Caller, request: 
   const startedAt = deps.now();
   const requestText = await readText(request);
   const chat = parseChatRequest(requestText);
-  const { db, writer } = deps;
-  const seat = await deps.admission.admit({ principal, rollout, db, writer, now: deps.now() });
+  const { db, writer, waitUntil: later } = deps;
+  const seat = await deps.admission.admit({ principal, rollout, db, writer, now: deps.now(), later });
   const capture = new Capture({
     id: newId("call"),
     tenantId: principal.tenantId,

@@ -85,7 +85,8 @@ export function openPipeline(options: PipelineOptions): Pipeline {
           );
         }
         const answer = parseAnswer(text);
-        const result = rowsOf(answer, statements.length);
+        const results = resultsOf(answer, statements.length);
+        const result = rows === "all" ? rowsOf(results) : results.map(() => []);
         if (keepStream && typeof answer.baton === "string") {
           kept = { baton: answer.baton, sqlIds, usedAt: Date.now() };
         }
@@ -139,10 +140,12 @@ const wireValue = z.object({
   base64: z.string().optional(),
 });
 const wireError = z.object({ message: z.string(), code: z.string().nullish() });
-const stepResult = z.object({
-  cols: z.array(z.object({ name: z.string().nullish() })),
-  rows: z.array(z.array(wireValue)),
-});
+const stepResults = z.array(
+  z.object({
+    cols: z.array(z.object({ name: z.string().nullish() })),
+    rows: z.array(z.array(wireValue)),
+  }),
+);
 const answerSchema = z.object({
   baton: z.string().nullish(),
   results: z.array(
@@ -153,7 +156,8 @@ const answerSchema = z.object({
         .object({
           type: z.string(),
           result: z
-            .object({ step_results: z.array(stepResult.nullable()), step_errors: z.array(wireError.nullable()) })
+            // Rows are looked at where they are wanted: a group of appends has many results and no rows.
+            .object({ step_results: z.array(z.unknown()), step_errors: z.array(wireError.nullable()) })
             .optional(),
         })
         .optional(),
@@ -177,7 +181,8 @@ function parseAnswer(text: string): Answer {
   return answer.data;
 }
 
-function rowsOf({ results }: Answer, statements: number): Row[][] {
+/** What each statement gave, of a batch that was committed. */
+function resultsOf({ results }: Answer, statements: number): unknown[] {
   for (const { error } of results) if (error !== undefined) throw refused(error);
   const batch = results.find((result) => result.response?.type === "batch")?.response?.result;
   if (batch === undefined) throw new FulgurError("ERR_STORE", "libSQL's answer has no batch result");
@@ -185,11 +190,15 @@ function rowsOf({ results }: Answer, statements: number): Row[][] {
   if (failed !== undefined && failed !== null) throw refused(failed);
   if (batch.step_results[statements + 1] === null)
     throw new FulgurError("ERR_STORE", "libSQL did not commit the batch");
-  return batch.step_results.slice(1, statements + 1).map((result) => {
-    const names = result?.cols.map((column) => column.name ?? "") ?? [];
-    return (result?.rows ?? []).map((row) =>
-      Object.fromEntries(row.map((value, column) => [names[column] ?? "", fromWire(value)])),
-    );
+  return batch.step_results.slice(1, statements + 1);
+}
+
+function rowsOf(results: readonly unknown[]): Row[][] {
+  const parsed = stepResults.safeParse(results);
+  if (!parsed.success) throw new FulgurError("ERR_STORE", "libSQL's answer has results of another form than hrana 3's");
+  return parsed.data.map(({ cols, rows }) => {
+    const names = cols.map(({ name }) => name ?? "");
+    return rows.map((row) => Object.fromEntries(row.map((value, column) => [names[column] ?? "", fromWire(value)])));
   });
 }
 

@@ -25,6 +25,7 @@ async function running(caps = { maxCalls: 3, maxTokens: 100 }, mode: "train" | "
     startSelfRollout({ id: rolloutId, tenantId: TENANT, agent: "flight", mode }, NOW, NOW + 900_000),
   );
   let reads = 0;
+  const beside: Promise<unknown>[] = [];
   const request = (at: number, change: Partial<AdmissionRequest> = {}): AdmissionRequest => ({
     principal: { tenantId: TENANT, scopes: ["call"], jti, expiresAtSeconds: NOW / 1000 + 900 },
     rollout: { rolloutId, attempt: 1, agent: "flight", mode, pin: null, caps },
@@ -34,17 +35,50 @@ async function running(caps = { maxCalls: 3, maxTokens: 100 }, mode: "train" | "
     },
     writer: store.writer,
     now: NOW + at,
+    later: (work) => void beside.push(work),
     ...change,
   });
-  return { rolloutId, jti, request, reads: () => reads };
+  return { rolloutId, jti, request, reads: () => reads, beside: () => Promise.all(beside) };
 }
 
 describe("admission", () => {
-  it("looks at the store once a second for each rollout, however many calls there are", async () => {
-    const { request, reads } = await running({ maxCalls: 100, maxTokens: 1000 });
+  it("looks at the store once for each rollout, and then at all that call in one question beside the calls", async () => {
+    const caps = { maxCalls: 100, maxTokens: 1000 };
+    const [one, other] = [await running(caps), await running(caps)];
     const gate = admission();
-    for (const at of [0, 10, 500, 999]) await gate.admit(request(at));
-    expect(reads()).toBe(1);
+    for (const at of [0, 10, 499]) await gate.admit(one.request(at));
+    await gate.admit(other.request(499));
+    expect([one.reads(), other.reads()]).toEqual([1, 1]);
+    await gate.admit(one.request(500));
+    await one.beside();
+    expect([one.reads(), other.reads()]).toEqual([2, 1]);
+    // The other's state is a second old by now, but was looked at again with the first's.
+    await gate.admit(other.request(1499, { db: () => expect.unreachable("it need not ask") }));
+  });
+
+  it("learns of an end, a revocation and a new attempt from the question beside the calls", async () => {
+    const [ended, revoked, again] = [await running(), await running(), await running()];
+    const gate = admission();
+    for (const { request } of [ended, revoked, again]) await gate.admit(request(0));
+    await store.writer.transact(cancelRollout(TENANT, ended.rolloutId, NOW));
+    await store.writer.append([
+      [revokeToken({ jti: revoked.jti, tenantId: TENANT, expiresAt: NOW + 900_000 }, NOW)].flat(),
+      [{ sql: "update rollouts set attempt = 2 where id = ?", args: [again.rolloutId] }],
+    ]);
+    await gate.admit(ended.request(600));
+    await ended.beside();
+    await expect(gate.admit(ended.request(700))).rejects.toThrow("is cancelled");
+    await expect(gate.admit(revoked.request(700))).rejects.toMatchObject({ code: "ERR_AUTH" });
+    await expect(gate.admit(again.request(700))).rejects.toThrow("is at attempt 2");
+  });
+
+  it("asks itself once the state is old, where the question beside the calls failed", async () => {
+    const { request, reads, beside } = await running();
+    const gate = admission();
+    await gate.admit(request(0));
+    const unreachable = connectStore({ url: "http://127.0.0.1:1", token: "x", timeoutMs: 500 });
+    await gate.admit(request(600, { db: () => unreachable }));
+    await beside();
     await gate.admit(request(1001));
     expect(reads()).toBe(2);
   });

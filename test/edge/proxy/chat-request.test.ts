@@ -20,6 +20,23 @@ describe("parseChatRequest", () => {
     expect(() => parseChatRequest(text)).toThrow(named);
   });
 
+  it.each([
+    ["stream", 1],
+    ["logprobs", "yes"],
+    ["return_token_ids", 0],
+    ["stream_options", []],
+    ["stream_options.include_usage", { stream_options: { include_usage: 1 } }],
+    ["n", 1.5],
+    ["temperature", 2.5],
+    ["temperature", -1],
+    ["temperature", "hot"],
+    ["model", "m".repeat(257)],
+    ["messages", Array.from({ length: 4097 }, () => ({ role: "user" }))],
+    ["messages.1.role", { messages: [{ role: "user" }, { role: 3 }] }],
+  ])("refuses a %s that is not usable", (path, value) => {
+    expect(() => asked(path.includes(".") ? Object(value) : { [path]: value })).toThrow(`the body's ${path} `);
+  });
+
   it("takes null for fields that are not set, as several clients send them", () => {
     expect(asked({ stream: null, n: null, temperature: null, logprobs: null }).stream).toBeNull();
   });
