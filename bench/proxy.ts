@@ -8,17 +8,19 @@ import { sql } from "drizzle-orm";
 import { startTestEdge, type TestEdge } from "../test/support/edge.ts";
 import { freePort } from "../test/support/store.ts";
 import { runLoad, type LoadResult } from "./proxy-parts/load.ts";
+import { startPassThrough } from "./proxy-parts/pass-through.ts";
 import type { BenchResult } from "./result.ts";
 
 /**
- * What the proxy costs: the same load on a mock endpoint (64 tokens with ids and logprobs) directly, through Fulgur (real
- * workerd, real libSQL, each call's record committed before its answer ends) and through Portkey's gateway, which records
- * nothing. Arms are interleaved; all processes share the machine, the load generator's cost included.
+ * What the proxy costs: the same load on a mock endpoint (64 tokens with ids and logprobs) directly, through a Worker that
+ * only passes on, through Fulgur (real workerd, real libSQL, each call's record committed before its answer ends) and
+ * through Portkey's gateway, which records nothing. Arms are interleaved; all processes share the machine, the load
+ * generator's cost included.
  */
 export const name = "proxy";
 
 const ROUNDS = 3;
-const CASE_MS = 2000;
+const CASE_MS = 1200;
 const CONCURRENCY = 32;
 const PORTKEY = join(import.meta.dirname, "peers/portkey");
 const INSTALL_PORTKEY = "npm install --prefix bench/peers/portkey --ignore-scripts";
@@ -26,6 +28,12 @@ const INSTALL_PORTKEY = "npm install --prefix bench/peers/portkey --ignore-scrip
 export interface ProxyBenchResult extends BenchResult {
   /** Fulgur's over Portkey's calls a second at 32; null where Portkey is not installed. */
   readonly ratio_portkey_c32: number | null;
+  /** Fulgur's over Portkey's streams a second at 32; null where Portkey is not installed. */
+  readonly ratio_portkey_streams: number | null;
+  /** Fulgur's over the bare pass-through's calls a second at 32. */
+  readonly ratio_passthrough_c32: number;
+  /** Until a stream's first byte, one stream at a time: Fulgur's median over the pass-through's. */
+  readonly first_token_ratio: number;
   /** Answers with status 200 that have no row in the store. */
   readonly lost: number;
   readonly p50_added_ms_c1: number;
@@ -42,6 +50,7 @@ interface Arm {
 const CASES = [
   { name: "c1", concurrency: 1, stream: false },
   { name: "c32", concurrency: CONCURRENCY, stream: false },
+  { name: "stream1", concurrency: 1, stream: true },
   { name: "stream", concurrency: CONCURRENCY, stream: true },
 ] as const;
 type CaseName = (typeof CASES)[number]["name"];
@@ -50,9 +59,11 @@ export async function run(): Promise<ProxyBenchResult> {
   const upstream = await startUpstream();
   const edge = await startTestEdge({ inferenceUrl: upstream.url });
   const portkey = await startPortkey(upstream.url);
+  const passThrough = await startPassThrough(upstream.url);
   try {
     const arms: Arm[] = [
       { name: "direct", url: upstream.url, headers: [{}] },
+      { name: "pass-through", url: passThrough.url, headers: [{}] },
       { name: "fulgur", url: edge.url, headers: await rolloutHeaders(edge) },
       ...(portkey === undefined ? [] : [portkey.arm]),
     ];
@@ -61,6 +72,7 @@ export async function run(): Promise<ProxyBenchResult> {
   } finally {
     portkey?.process.kill();
     upstream.process.kill();
+    await passThrough.stop();
     await edge.stop();
   }
 }
@@ -69,7 +81,7 @@ export async function run(): Promise<ProxyBenchResult> {
 type Results = Map<string, Record<CaseName, LoadResult[]>>;
 
 async function measure(arms: readonly Arm[]): Promise<Results> {
-  const results: Results = new Map(arms.map((arm) => [arm.name, { c1: [], c32: [], stream: [] }]));
+  const results: Results = new Map(arms.map((arm) => [arm.name, { c1: [], c32: [], stream1: [], stream: [] }]));
   // The first round warms the compilers up; only its count of answers matters.
   for (let round = 0; round <= ROUNDS; round++) {
     for (const arm of arms) {
@@ -89,46 +101,58 @@ async function measure(arms: readonly Arm[]): Promise<Results> {
 }
 
 function report(results: Results, lost: number): ProxyBenchResult {
-  const table = [...results].map(([arm, cases]) => {
-    const row: Record<string, unknown> = { arm };
-    row["calls/s c=1"] = median(warm(cases.c1).map((r) => r.perSecond));
-    row["p50 ms c=1"] = median(warm(cases.c1).map((r) => r.p50Ms));
-    row[`calls/s c=${CONCURRENCY}`] = median(warm(cases.c32).map((r) => r.perSecond));
-    row[`p99 ms c=${CONCURRENCY}`] = median(warm(cases.c32).map((r) => r.p99Ms));
-    row[`streams/s c=${CONCURRENCY}`] = median(warm(cases.stream).map((r) => r.perSecond));
-    row["failures"] = Object.values(cases)
-      .flat()
-      .reduce((sum, r) => sum + r.failures, 0);
-    row["records"] = arm === "fulgur" ? "durable" : "nothing";
-    return row;
-  });
-  const perSecond = (arm: string, of: CaseName): number | null => {
+  const of = (arm: string, which: CaseName, figure: keyof LoadResult): number | null => {
     const cases = results.get(arm);
-    return cases === undefined ? null : median(warm(cases[of]).map((r) => r.perSecond));
+    return cases === undefined ? null : median(warm(cases[which]).map((r) => r[figure]));
   };
-  const [ours, theirs] = [perSecond("fulgur", "c32"), perSecond("portkey", "c32")];
-  const ratio = ours === null || theirs === null ? null : ours / theirs;
+  const table = [...results].map(([arm, cases]) => ({
+    arm,
+    "calls/s c=1": of(arm, "c1", "perSecond"),
+    "p50 ms c=1": of(arm, "c1", "p50Ms"),
+    [`calls/s c=${CONCURRENCY}`]: of(arm, "c32", "perSecond"),
+    [`p99 ms c=${CONCURRENCY}`]: of(arm, "c32", "p99Ms"),
+    "first token ms c=1": of(arm, "stream1", "firstByteP50Ms"),
+    [`streams/s c=${CONCURRENCY}`]: of(arm, "stream", "perSecond"),
+    failures: Object.values(cases)
+      .flat()
+      .reduce((sum, r) => sum + r.failures, 0),
+    records: arm === "fulgur" ? "durable" : "nothing",
+  }));
+  const over = (peer: string, which: CaseName, figure: keyof LoadResult): number | null => {
+    const [ours, theirs] = [of("fulgur", which, figure), of(peer, which, figure)];
+    return ours === null || theirs === null ? null : ours / theirs;
+  };
+  const ours = of("fulgur", "c32", "perSecond") ?? 0;
+  const streams = of("fulgur", "stream", "perSecond") ?? 0;
   const added = median(
     warm(results.get("fulgur")?.c1 ?? []).map(
       (r, at) => r.p50Ms - (warm(results.get("direct")?.c1 ?? [])[at]?.p50Ms ?? 0),
     ),
   );
+  const ratio = over("portkey", "c32", "perSecond");
+  const passThrough = over("pass-through", "c32", "perSecond") ?? Number.NaN;
+  const firstToken = over("pass-through", "stream1", "firstByteP50Ms") ?? Number.NaN;
+  const portkeyStreams = over("portkey", "stream", "perSecond");
   return {
     name,
     ratio,
     ratio_portkey_c32: ratio,
+    ratio_portkey_streams: portkeyStreams,
+    ratio_passthrough_c32: passThrough,
+    first_token_ratio: firstToken,
     lost,
     p50_added_ms_c1: added,
-    calls_per_second_c32: ours ?? 0,
-    streams_per_second_c32: perSecond("fulgur", "stream") ?? 0,
+    calls_per_second_c32: ours,
+    streams_per_second_c32: streams,
     table,
     notes: [
-      `medians of ${ROUNDS} interleaved rounds of ${CASE_MS / 1000} s a case; mock upstream, 64 tokens with ids and logprobs`,
-      `p50 added at concurrency 1: ${added.toFixed(2)} ms (bar: 3); calls a second at ${CONCURRENCY}: ${Math.round(ours ?? 0)} (bar: 1,000)`,
+      `medians of ${ROUNDS} interleaved rounds of ${CASE_MS / 1000} s a case, after a lead-in; mock upstream, 64 tokens with ids and logprobs`,
+      `p50 added at concurrency 1: ${added.toFixed(2)} ms (bar: 2.5); calls a second at ${CONCURRENCY}: ${Math.round(ours)}`,
+      `over the bare pass-through: ${passThrough.toFixed(2)}× its calls a second at ${CONCURRENCY} (bar: 0.3), first token after ${firstToken.toFixed(2)}× its time (bar: 1.5)`,
       `answers without a row in the store: ${lost}`,
-      theirs === null
+      ratio === null || portkeyStreams === null
         ? `Portkey's gateway is not installed: ${INSTALL_PORTKEY}`
-        : "Portkey's gateway 1.15.2 on Node, which records nothing and sleeps 25 ms before a stream's first chunk",
+        : `over Portkey's gateway 1.15.2 on Node, which records nothing and sleeps 25 ms before a stream's first chunk: ${ratio.toFixed(2)}× its calls a second (bar: 3), ${portkeyStreams.toFixed(2)}× its streams (bar: 1.1)`,
     ],
   };
 }
@@ -157,7 +181,9 @@ async function countLost(edge: TestEdge, results: Results): Promise<number> {
 async function rolloutHeaders(edge: TestEdge): Promise<Record<string, string>[]> {
   const headers: Record<string, string>[] = [];
   for (let at = 0; at < 128; at++) {
-    const { token } = await edge.rollout("train", { caps: { maxCalls: 10_000, maxTokens: 10_000_000 } });
+    const { token } = await edge.rollout("train", {
+      caps: { maxCalls: 10_000, maxTokens: 10_000_000 },
+    });
     headers.push({ authorization: `Bearer ${token}` });
   }
   return headers;
@@ -179,7 +205,10 @@ function requestBody(stream: boolean): string {
   return JSON.stringify({
     model: "gpt-4o-mini",
     messages: [
-      { role: "system", content: `You book flights. ${"Look first, then answer in one line. ".repeat(15)}` },
+      {
+        role: "system",
+        content: `You book flights. ${"Look first, then answer in one line. ".repeat(15)}`,
+      },
       { role: "user", content: 'Find "Ann Lee" a flight from "Rome" to "Oslo".' },
     ],
     tools: [tool("memory", ["name"]), tool("search", ["from", "to"])],
@@ -207,7 +236,9 @@ async function startPortkey(
   const script = join(PORTKEY, "node_modules/@portkey-ai/gateway/build/start-server.js");
   if (!existsSync(script)) return undefined;
   const port = await freePort();
-  const child = spawn(process.execPath, [script, `--port=${port}`, "--headless"], { stdio: "ignore" });
+  const child = spawn(process.execPath, [script, `--port=${port}`, "--headless"], {
+    stdio: "ignore",
+  });
   const url = `http://127.0.0.1:${port}`;
   for (let tries = 0; tries < 100; tries++) {
     const up = await fetch(url).then(

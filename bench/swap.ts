@@ -27,7 +27,7 @@ const BAR_MS = 300;
 export async function run(): Promise<BenchResult> {
   const table = [await swapUnderLoad("built-in shape, 0.7 M", BUILT_IN), await swapUnderLoad("4.7 M", FIVE_MILLION)];
   const notes = [
-    `LoRA rank 16 on all linear layers, ${SWAPS} swaps while ${STREAMS} streams run; from the adapter on disk to the first whole answer. Bar: ${BAR_MS} ms.`,
+    `LoRA rank 16 on all linear layers, ${SWAPS} swaps while ${STREAMS} streams run; from the adapter on disk to the first whole answer. Bar: the worst within ${BAR_MS} ms.`,
     "Mixed counts answers whose model is not the version that was asked for.",
   ];
   return { name, ratio: null, table, notes };
@@ -56,16 +56,16 @@ async function swapUnderLoad(title: string, shape: BenchShape): Promise<Record<s
     await load.stop();
     const idleMs: number[] = [];
     for (let n = 2; n <= SWAPS + 1; n++) idleMs.push(await timeToAnswer(url, `again@${n}`, `bench/${n}`));
-    const median = middle(swapMs);
+    const worst = Math.max(...swapMs);
     return {
       model: title,
-      "median, ms": median,
-      "worst, ms": Math.max(...swapMs),
+      "median, ms": middle(swapMs),
+      "worst, ms": worst,
       "idle median, ms": middle(idleMs),
       answers: load.count,
       failed: load.failed,
       mixed: load.mixed,
-      bar: median <= BAR_MS ? "met" : "missed",
+      bar: worst <= BAR_MS ? "met" : "missed",
     };
   } finally {
     await server?.close();

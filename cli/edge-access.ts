@@ -21,9 +21,20 @@ const keySetSchema = z.object({ keys: z.array(z.looseObject({ kty: z.string() })
 export async function localEdge(state: StateDir, scope: Scope): Promise<{ client: EdgeClient; url: string }> {
   const url = (await readRunning(state))?.edge_url ?? localUrl(DEFAULT_PORT_BASE);
   await requireListening(url);
-  const keySet = await readKeySet(state);
+  const keySet = await knownTo(url, await readKeySet(state));
   return { url, client: ownClient(url, keySet, scope) };
 }
+
+/** The keys with one first that the running edge verifies with: a rotated one is the edge's only after its next start. */
+async function knownTo(url: string, keySet: KeySet): Promise<KeySet> {
+  const response = await fetch(`${url}/.well-known/jwks.json`, { signal: AbortSignal.timeout(5_000) });
+  const published = publishedSchema.safeParse(await response.json().catch(() => undefined));
+  if (!published.success) return keySet;
+  const kids = new Set(published.data.keys.map(({ kid }) => kid));
+  return { keys: [...keySet.keys].sort((a, b) => Number(kids.has(b.kid ?? "")) - Number(kids.has(a.kid ?? ""))) };
+}
+
+const publishedSchema = z.object({ keys: z.array(z.looseObject({ kid: z.string() })) });
 
 /** A client whose tokens are signed with the key set as they are needed; each is valid for a few minutes. */
 export function ownClient(baseUrl: string, keySet: KeySet, scope: Scope): EdgeClient {

@@ -19,6 +19,15 @@ export function integer(low: number, high = Number.MAX_SAFE_INTEGER): (text: str
   };
 }
 
+/** An amount of money, of days or the like: a number that is not negative. */
+export function amount(text: string): number {
+  const value = Number(text);
+  if (text.trim() === "" || !Number.isFinite(value) || value < 0) {
+    throw new InvalidArgumentError("It takes a number such as 0.5 or 30.");
+  }
+  return value;
+}
+
 /** `15m`, `90s` or `900` as seconds. */
 export function lifetime(maxSeconds: number): (text: string) => number {
   return (text) => {

@@ -1,8 +1,17 @@
 import { Command, CommanderError } from "commander";
+import { agentsCommand } from "./commands/agents.ts";
+import { auditCommand } from "./commands/audit.ts";
 import { doctorCommand } from "./commands/doctor.ts";
+import { keysCommand } from "./commands/keys.ts";
+import { pricesCommand } from "./commands/prices.ts";
+import { providersCommand } from "./commands/providers.ts";
+import { rewardsCommand } from "./commands/rewards.ts";
 import { rolloutsCommand } from "./commands/rollouts.ts";
 import { startCommand } from "./commands/start.ts";
+import { subjectsCommand } from "./commands/subjects.ts";
+import { tenantCommand } from "./commands/tenant.ts";
 import { tokenCommand } from "./commands/token.ts";
+import { usageCommand } from "./commands/usage.ts";
 import { exitCodeOf, failureText } from "./failure.ts";
 
 /** The `fulgur` command. Results go to stdout, complaints to stderr; 0 is success, 1 a failure, 2 a wrong command line. */
@@ -12,7 +21,22 @@ const program = new Command("fulgur")
   .exitOverride()
   .configureOutput({ outputError: (text, write) => write(text.replace(/^error: /, "fulgur: ")) });
 
-for (const command of [startCommand(), tokenCommand(), rolloutsCommand(), doctorCommand()]) {
+const commands = [
+  startCommand(),
+  tokenCommand(),
+  keysCommand(),
+  agentsCommand(),
+  providersCommand(),
+  rolloutsCommand(),
+  rewardsCommand(),
+  usageCommand(),
+  pricesCommand(),
+  tenantCommand(),
+  subjectsCommand(),
+  auditCommand(),
+  doctorCommand(),
+];
+for (const command of commands) {
   program.addCommand(command.copyInheritedSettings(program));
   for (const inner of command.commands) inner.copyInheritedSettings(program);
 }

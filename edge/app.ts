@@ -1,21 +1,32 @@
 import { Hono } from "hono";
 import { FulgurError } from "#shared/errors.ts";
 import { publicKeys } from "#shared/tokens.ts";
-import { requireRollout } from "./auth.ts";
 import { fetchBy, writerOf, type Env } from "./config.ts";
 import { requestDb, type EdgeHono, type EdgeParts } from "./context.ts";
 import { errorResponse } from "./http-errors.ts";
 import type { ProxyDeps } from "./proxy/call.ts";
-import { chatCompletions } from "./proxy/chat.ts";
+import { LLM_ROUTES, type LlmRoute } from "./proxy/llm-routes.ts";
+import { gatheringWriter } from "./record/gather.ts";
+import { agentRoutes } from "./routes/agents.ts";
+import { aglProxyRoutes, aglRoutes } from "./routes/agl/routes.ts";
+import { auditRoutes } from "./routes/audit.ts";
 import { batchRoutes } from "./routes/batches.ts";
+import { docsRoutes } from "./routes/docs.ts";
+import { feedbackRoutes } from "./routes/feedback.ts";
+import { keyRoutes } from "./routes/keys.ts";
 import { metricRoutes } from "./routes/metrics.ts";
 import { modelRoutes } from "./routes/models.ts";
+import { logRoutes, traceRoutes } from "./routes/otlp.ts";
 import { policyRoutes } from "./routes/policies.ts";
+import { providerRoutes } from "./routes/providers.ts";
+import { priceRoutes } from "./routes/prices.ts";
 import { rewardRoutes } from "./routes/rewards.ts";
 import { rolloutRoutes } from "./routes/rollouts.ts";
 import { runRoutes } from "./routes/runs.ts";
 import { sessionRoutes } from "./routes/session.ts";
+import { subjectRoutes } from "./routes/subjects.ts";
 import { taskRoutes } from "./routes/tasks.ts";
+import { tenantRoutes } from "./routes/tenant.ts";
 import { tokenRoutes } from "./routes/tokens.ts";
 import { usageRoutes } from "./routes/usage.ts";
 
@@ -27,9 +38,8 @@ export function edgeApp(parts: EdgeParts): EdgeFetch {
   const app = apiRoutes(parts);
   return async (request, env, context) => {
     // Matched by hand: a router and its middleware cost a tenth of a recorded call.
-    if (request.method === "POST" && pathOf(request.url) === "/v1/chat/completions") {
-      return llmCall(parts, { request, env, context });
-    }
+    const route = request.method === "POST" ? LLM_ROUTES.get(pathOf(request.url)) : undefined;
+    if (route !== undefined) return llmCall(parts, { request, env, context, route });
     return app.fetch(request, env, context);
   };
 }
@@ -45,28 +55,42 @@ interface Incoming {
   readonly request: Request;
   readonly env: Env;
   readonly context: ExecutionContext;
+  readonly route: LlmRoute;
 }
 
-async function llmCall(parts: EdgeParts, { request, env, context }: Incoming): Promise<Response> {
-  const { config, admission, resolver, counters, now } = parts;
+async function llmCall(parts: EdgeParts, { request, env, context, route }: Incoming): Promise<Response> {
+  const { config, sessions, admission, resolver, prompts, providerMemory, counters, now } = parts;
   try {
     // Admission looks at revocation together with the rollout's state, in one question.
-    const principal = await parts.authenticate(request, now());
+    const db = requestDb(config, env);
+    const waitUntil = (work: Promise<unknown>): void => context.waitUntil(work);
+    const principal = await parts.authenticate(request, { db, now: now(), later: waitUntil });
+    const { tenantId } = principal;
+    const tenant = await parts.directory.of({ tenantId, db, now: now(), later: waitUntil });
+    const { agents } = tenant;
+    const writer = gatheringWriter(env, () => writerOf(env));
     const deps: ProxyDeps = {
       inferenceUrl: config.inferenceUrl,
-      agents: config.agents,
-      db: requestDb(config, env),
-      writer: writerOf(env),
+      callerOf: ({ headers }, body) =>
+        sessions.callerOf({ headers, body, principal, agents, db, writer, now: now(), later: waitUntil }),
+      issued: (caller, ids, at) => sessions.issued(caller, ids, at),
+      agents,
+      route: (agent, modelAsked) => tenant.route(agent, modelAsked),
+      db,
+      writer,
       admission,
       resolver,
+      prompts,
       counters,
       fetch: fetchBy(env.INFERENCE),
+      fetchProvider: (input, init) => fetch(input, init),
+      providerMemory,
       now,
-      waitUntil: (work) => context.waitUntil(work),
+      waitUntil,
     };
-    return await chatCompletions(deps, { principal, rollout: requireRollout(principal) }, request);
+    return await route.answer(deps, request);
   } catch (thrown) {
-    return errorResponse(thrown);
+    return route.errorResponse(thrown);
   }
 }
 
@@ -80,16 +104,19 @@ function apiRoutes(parts: EdgeParts): Hono<EdgeHono> {
     c.set("writer", writerOf(c.env));
     await next();
   });
-  app.get("/healthz", (c) => c.json({ ok: true }));
+  // `status` is what Agent Lightning's clients read.
+  app.get("/healthz", (c) => c.json({ ok: true, status: "ok" }));
   app.get("/.well-known/jwks.json", (c) =>
     c.json(publicKeys(parts.config.signingKeys), 200, { "cache-control": "public, max-age=60" }),
   );
   app.route("/metrics", metricRoutes);
   app.route("/v1/session", sessionRoutes);
+  app.route("/", docsRoutes);
 
   app.use("/v1/*", async (c, next) => {
     const now = parts.now();
-    const principal = await parts.authenticate(c.req.raw, now);
+    const later = (work: Promise<unknown>): void => c.executionCtx.waitUntil(work);
+    const principal = await parts.authenticate(c.req.raw, { db: c.var.db, now, later });
     await parts.revocations.check(principal, c.var.db, now);
     c.set("principal", principal);
     await next();
@@ -99,13 +126,26 @@ function apiRoutes(parts: EdgeParts): Hono<EdgeHono> {
   app.route("/v1/tasks", taskRoutes);
   app.route("/v1/rollouts", rolloutRoutes);
   app.route("/v1/rewards", rewardRoutes);
+  app.route("/v1/feedback", feedbackRoutes);
+  app.route("/v1/subjects", subjectRoutes);
   app.route("/v1/policies", policyRoutes);
   app.route("/v1/runs", runRoutes);
   app.route("/v1/batches", batchRoutes);
   app.route("/v1/usage", usageRoutes);
+  app.route("/v1/prices", priceRoutes);
+  app.route("/v1/tenant", tenantRoutes);
+  app.route("/v1/keys", keyRoutes);
+  app.route("/v1/agents", agentRoutes);
+  app.route("/v1/providers", providerRoutes);
+  app.route("/v1/audit", auditRoutes);
+  app.route("/v1/traces", traceRoutes);
+  app.route("/v1/logs", logRoutes);
   app.all("/v1/*", (c) => {
     throw new FulgurError("ERR_NOT_FOUND", `there is no route ${c.req.method} ${c.req.path}`);
   });
+
+  app.route("/api", aglRoutes);
+  app.route("/proxy", aglProxyRoutes);
 
   app.get("*", async (c) =>
     c.env.ASSETS === undefined

@@ -1,21 +1,26 @@
 import { FulgurError } from "#shared/errors.ts";
+import { KEY_PREFIX } from "#shared/keys.ts";
 import { MAX_TOKEN_BYTES, tokenVerifier, type KeySet, type Principal, type RolloutClaims } from "#shared/tokens.ts";
 import type { Scope } from "#shared/words.ts";
+import type { KeyAuth, KeyAuthRequest } from "./key-auth.ts";
 import { TtlCache } from "./ttl-cache.ts";
 
-/** Who is calling: the token from the request, verified once and remembered until it expires. */
-export type Authenticate = (request: Request, now: number) => Promise<Principal>;
+/** Who is calling: the request's token, verified once and remembered until it expires, or its long-lived key. */
+export type Authenticate = (request: Request, context: KeyAuthRequest) => Promise<Principal>;
 
 /**
- * An authenticator over one key set. OpenAI's SDKs send `Authorization: Bearer`, Anthropic's `x-api-key`.
- * It throws FulgurError ERR_AUTH. Revocation is not looked at here: see revocation.ts.
+ * An authenticator over one key set and the store's keys. OpenAI's SDKs send `Authorization: Bearer`, Anthropic's `x-api-key`.
+ * It throws FulgurError ERR_AUTH, and for keys what {@link KeyAuth} throws. A token's revocation is not looked at here: see
+ * revocations.ts.
  */
-export function authenticator(keySet: KeySet): Authenticate {
+export function authenticator(keySet: KeySet, keys: KeyAuth): Authenticate {
   const verify = tokenVerifier(keySet);
   // Verifying costs up to 0.15 ms of the one thread that an isolate has; a rollout's calls share one token.
   const verified = new TtlCache<Principal>({ ttlMs: 900_000, maxEntries: 4096 });
-  return async (request, now) => {
+  return async (request, context) => {
     const token = tokenOf(request.headers);
+    if (token.startsWith(KEY_PREFIX)) return keys.authenticate(token, context);
+    const { now } = context;
     const known = verified.get(token, now);
     if (known !== undefined) return known;
     const principal = await verify(token, now);
@@ -36,7 +41,7 @@ function tokenOf(headers: Headers): string {
   if (token === undefined || token === null || token === "" || token.length > MAX_TOKEN_BYTES) {
     throw new FulgurError(
       "ERR_AUTH",
-      "this route needs a token: send it as Authorization: Bearer <token> (POST /v1/tokens, or npx fulgur token)",
+      "this route needs a token or a key: send it as Authorization: Bearer <token> (npx fulgur token, or npx fulgur keys create)",
     );
   }
   return token;

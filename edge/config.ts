@@ -1,7 +1,14 @@
 import { z } from "zod";
+import {
+  agentSettingsSchema,
+  parseModelTarget,
+  type AgentSettings,
+  type AgentSettingsInput,
+} from "#shared/agent-settings.ts";
 import { FulgurError } from "#shared/errors.ts";
 import type { StoreWriter } from "#shared/store/statement.ts";
 import type { KeySet } from "#shared/tokens.ts";
+import { agentInputSchema } from "#shared/wire-access.ts";
 
 /** The Worker's bindings and variables, and their one parse into {@link EdgeConfig}. */
 
@@ -34,30 +41,28 @@ export interface Env {
   readonly INFERENCE_URL: string;
   /** Private signing keys as a JWKS, JSON. */
   readonly SIGNING_KEYS: string;
-  /** JSON of {@link agentsSchema}. */
+  /** JSON: agent name → its settings (shared/agent-settings.ts); those of the store are laid over them. */
   readonly AGENTS: string;
   readonly PUBLIC_URL: string;
   readonly LOCAL_SESSION?: string;
+  /** 32 bytes in base64url that seal the providers' keys in the store; without it the edge keeps none. */
+  readonly VAULT_KEY?: string;
+  /** Names of this environment's variables that providers may take their key from, with commas between; none by default. */
+  readonly PROVIDER_KEY_ENVS?: string;
 }
 
-const agentSchema = z
-  .strictObject({
-    /** Name of the service binding that leads to the agent's Worker. */
-    binding: z.string().regex(/^[A-Z][A-Z0-9_]*$/, "a binding's name is upper-case letters, digits and _"),
-    /** Policy that answers the agent's calls, whatever model name they ask for. */
-    policy: z.string().min(1),
-    /** Tool name → weight of its AIR signal. */
-    tools: z.record(z.string(), z.number().min(0).max(1)).default({}),
-    /** r = α·status + (1 − α)·terminal. */
-    alpha: z.number().min(0).max(1).default(0.5),
-    concurrency: z.int().min(1).max(1000).default(32),
-    timeout_ms: z.int().min(1000).max(900_000).default(60_000),
-    max_attempts: z.int().min(1).max(10).default(3),
-  })
-  .transform(({ timeout_ms: timeoutMs, max_attempts: maxAttempts, ...rest }) => ({ ...rest, timeoutMs, maxAttempts }));
+/** An agent's settings, ready to be used. */
+export interface AgentConfig extends AgentSettings {
+  /** Where `*` leads, if to a policy; else empty. */
+  readonly policy: string;
+}
 
-export const agentsSchema = z.record(z.string(), agentSchema);
-export type AgentConfig = z.infer<typeof agentSchema>;
+/** @throws z.ZodError where they are not an agent's settings */
+export function agentConfig(input: unknown): AgentConfig {
+  const settings = agentSettingsSchema.parse(input);
+  const rest = Object.hasOwn(settings.models, "*") ? parseModelTarget(settings.models["*"] ?? "") : undefined;
+  return { ...settings, policy: rest?.kind === "policy" ? rest.policy : "" };
+}
 
 const signingKeysSchema = z.object({
   keys: z.array(z.looseObject({ kty: z.literal("OKP"), kid: z.string(), d: z.string() })).min(1),
@@ -68,9 +73,14 @@ const variablesSchema = z.object({
   STORE_READ_TOKEN: z.string().min(1),
   INFERENCE_URL: z.url(),
   SIGNING_KEYS: jsonOf(signingKeysSchema),
-  AGENTS: jsonOf(agentsSchema),
+  AGENTS: jsonOf(z.record(z.string(), agentInputSchema)),
   PUBLIC_URL: z.url(),
   LOCAL_SESSION: z.enum(["0", "1"]).default("0"),
+  VAULT_KEY: z
+    .string()
+    .regex(/^[A-Za-z0-9_-]{43}$/, "it takes 32 bytes in base64url, 43 characters")
+    .optional(),
+  PROVIDER_KEY_ENVS: z.string().default(""),
 });
 
 export interface EdgeConfig {
@@ -78,11 +88,18 @@ export interface EdgeConfig {
   readonly storeReadToken: string;
   readonly inferenceUrl: string;
   readonly signingKeys: KeySet;
+  /** The deploy-time agents; directory.ts has those that hold now. */
   readonly agents: Readonly<Record<string, AgentConfig>>;
+  /** The same as they were written. */
+  readonly agentInputs: Readonly<Record<string, AgentSettingsInput>>;
   /** Base URL handed to agents; `/v1` is appended. */
   readonly publicUrl: string;
   /** Whether `GET /v1/session` gives the page a read token (local use only). */
   readonly localSession: boolean;
+  /** Seals the providers' keys; base64url. */
+  readonly vaultKey: string | undefined;
+  /** The keys that providers may name, by their variable's name. */
+  readonly providerKeys: ReadonlyMap<string, string>;
 }
 
 const parsed = new WeakMap<object, EdgeConfig>();
@@ -108,12 +125,25 @@ export function edgeConfig(env: Env): EdgeConfig {
     storeReadToken: variables.STORE_READ_TOKEN,
     inferenceUrl: variables.INFERENCE_URL.replace(/\/+$/, ""),
     signingKeys: variables.SIGNING_KEYS,
-    agents: variables.AGENTS,
+    agents: Object.fromEntries(Object.entries(variables.AGENTS).map(([name, input]) => [name, agentConfig(input)])),
+    agentInputs: variables.AGENTS,
     publicUrl: variables.PUBLIC_URL.replace(/\/+$/, ""),
     localSession: variables.LOCAL_SESSION === "1",
+    vaultKey: variables.VAULT_KEY,
+    providerKeys: providerKeys(env, variables.PROVIDER_KEY_ENVS),
   };
   parsed.set(env, config);
   return config;
+}
+
+/** Only variables that are named for it: a provider must not be able to send the edge's own secrets to its address. */
+function providerKeys(env: Env, names: string): ReadonlyMap<string, string> {
+  const keys = new Map<string, string>();
+  for (const name of names.split(",").map((text) => text.trim())) {
+    const value: unknown = Reflect.get(env, name);
+    if (typeof value === "string" && value !== "") keys.set(name, value);
+  }
+  return keys;
 }
 
 /** `fetch` by way of a binding where there is one. */
@@ -132,13 +162,13 @@ export function writerOf(env: Env): StoreWriter {
 }
 
 /**
- * The agent's Worker.
+ * The Worker behind a service binding.
  * @throws FulgurError ERR_CONFIG when the environment has no such service binding
  */
-export function agentService(env: Env, agent: AgentConfig): Fetcher {
-  const service: unknown = Reflect.get(env, agent.binding);
+export function serviceOf(env: Env, binding: string): Fetcher {
+  const service: unknown = Reflect.get(env, binding);
   if (!isFetcher(service)) {
-    throw new FulgurError("ERR_CONFIG", `the edge has no service binding ${agent.binding}; add it to its services`);
+    throw new FulgurError("ERR_CONFIG", `the edge has no service binding ${binding}; add it to its services`);
   }
   return service;
 }

@@ -22,6 +22,8 @@ export class RetryLaterError extends FulgurError {
 /** Status and OpenAI error type of each code. LLM routes never throw ERR_CONFLICT: SDKs repeat 409. */
 const ANSWERS: Readonly<Record<ErrorCode, readonly [status: number, type: string]>> = {
   ERR_AUTH: [401, "authentication_error"],
+  // No SDK repeats a 402; a 429 would be asked again until the month is over.
+  ERR_BUDGET: [402, "insufficient_quota"],
   ERR_FORBIDDEN: [403, "permission_error"],
   ERR_INVALID_REQUEST: [400, "invalid_request_error"],
   ERR_SHAPE: [400, "invalid_request_error"],
@@ -35,7 +37,7 @@ const ANSWERS: Readonly<Record<ErrorCode, readonly [status: number, type: string
   ERR_TIMEOUT: [504, "server_error"],
   ERR_CHECKPOINT: [500, "server_error"],
   ERR_CONFIG: [500, "server_error"],
-  ERR_DISK: [500, "server_error"],
+  ERR_DISK: [503, "server_error"],
   ERR_INTERNAL: [500, "server_error"],
   ERR_MODEL: [500, "server_error"],
   ERR_PLATFORM: [500, "server_error"],
@@ -54,13 +56,27 @@ export function errorBody(thrown: unknown): {
   const error = asFulgurError(thrown);
   return {
     error: {
-      message: error.message,
+      message: shortened(told(error)),
       type: ANSWERS[error.code][1],
       param: error.code === "ERR_UNKNOWN_POLICY" ? "model" : null,
       // SDKs and agents know this one by OpenAI's name.
       code: error.code === "ERR_UNKNOWN_POLICY" ? "model_not_found" : error.code,
     },
   };
+}
+
+/** Messages repeat names and ids that they were sent, which may be as long as a request. */
+const MAX_MESSAGE_CHARACTERS = 1000;
+
+function shortened(message: string): string {
+  return message.length <= MAX_MESSAGE_CHARACTERS ? message : `${message.slice(0, MAX_MESSAGE_CHARACTERS)}…`;
+}
+
+/** What the store says of a statement names tables and columns: it goes to the log. */
+function told({ message }: FulgurError): string {
+  if (!message.startsWith("libSQL ")) return message;
+  log.warning("write.refused", { reason: message });
+  return "the store cannot keep a value of this request, or is out of order; check its fields, then try again";
 }
 
 /** The answer to whatever was thrown. Anything that is not a FulgurError is logged and told as an internal error. */
@@ -78,6 +94,9 @@ function asFulgurError(thrown: unknown): FulgurError {
   if (thrown instanceof FulgurError) return thrown;
   const crossed = codeAcrossRpc(thrown);
   if (crossed !== undefined) return new FulgurError(crossed, messageOf(thrown), { cause: thrown });
+  if (thrown instanceof RangeError && thrown.message.includes("call stack")) {
+    return new FulgurError("ERR_INVALID_REQUEST", "the request's JSON is nested too deeply", { cause: thrown });
+  }
   log.error("request.failed", { error: messageOf(thrown), stack: thrown instanceof Error ? thrown.stack : undefined });
   return new FulgurError("ERR_INTERNAL", "the edge failed on this request; its log has the cause", { cause: thrown });
 }

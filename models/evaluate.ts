@@ -93,6 +93,7 @@ export async function evaluate(
         sampling: { temperature, topP: 1, topK: 0, seed: seed * 1_000_003 + row.index * MAX_TURNS + row.turn },
         stopIds: architecture.eosTokenIds,
         topLogprobs: 0,
+        adjustments: null,
       });
     rows.forEach(submit);
     const hear = (sampled: SampledToken): void => {

@@ -1,4 +1,5 @@
 import * as z from "zod";
+import type { AgentSettingsInput } from "#shared/agent-settings.ts";
 import { FulgurError, messageOf, type ErrorCode } from "#shared/errors.ts";
 import type { DropReason } from "#shared/words.ts";
 import {
@@ -23,6 +24,24 @@ import {
   type TokenRequest,
   type TrainStepView,
 } from "#shared/wire.ts";
+import {
+  agentViewSchema,
+  auditViewSchema,
+  keyGrantSchema,
+  keyViewSchema,
+  providerViewSchema,
+  type KeyInput,
+  type ProviderInput,
+} from "#shared/wire-access.ts";
+import {
+  feedbackTakenSchema,
+  recomputedSchema,
+  subjectDeletedSchema,
+  type FeedbackInput,
+  type RecomputeBody,
+} from "#shared/wire-feedback.ts";
+import { priceListSchema, usageReportSchema, type PriceInput, type UsageReport } from "#shared/wire-metering.ts";
+import { tenantAnswerSchema, type TenantPatch } from "#shared/wire-tenant.ts";
 
 export interface EdgeClientOptions {
   readonly baseUrl: string;
@@ -119,6 +138,38 @@ export function edgeClient(options: EdgeClientOptions) {
     claimBatch: (claim: BatchClaim) => ask("POST", "/v1/batches/claim", claimedSchema, snakeKeys(claim)),
     markTrained: (batchId: string, body: BatchTrained) =>
       ask("POST", `/v1/batches/${encodeURIComponent(batchId)}/trained`, done, snakeKeys(body)),
+    giveFeedback: (feedback: Partially<FeedbackInput, "name">) =>
+      ask("POST", "/v1/feedback", feedbackTakenSchema, snakeKeys(feedback)),
+    recomputeRewards: (page: RecomputeBody) => ask("POST", "/v1/rewards/recompute", recomputedSchema, snakeKeys(page)),
+    deleteSubject: (id: string) => ask("DELETE", `/v1/subjects/${encodeURIComponent(id)}`, subjectDeletedSchema),
+    readUsage: (query: Readonly<Record<string, string>> = {}): Promise<UsageReport> =>
+      ask("GET", `/v1/usage?${new URLSearchParams(query).toString()}`, usageReportSchema),
+    listPrices: () => ask("GET", "/v1/prices", priceListSchema),
+    putPrice: (price: PriceInput) => ask("PUT", "/v1/prices", done, price),
+    readTenant: () => ask("GET", "/v1/tenant", tenantAnswerSchema),
+    patchTenant: (patch: TenantPatch) => ask("PATCH", "/v1/tenant", tenantAnswerSchema, patch),
+    createKey: (key: Partially<KeyInput, "agent" | "label" | "ratePerMinute">) =>
+      ask("POST", "/v1/keys", keyGrantSchema, snakeKeys(key)),
+    listKeys: async () => (await ask("GET", "/v1/keys", z.object({ keys: z.array(keyViewSchema) }))).keys,
+    revokeKey: (id: string) => ask("POST", `/v1/keys/${encodeURIComponent(id)}/revoke`, done, {}),
+    putProvider: (name: string, provider: Partially<ProviderInput, "key" | "keyEnv">) =>
+      ask("PUT", `/v1/providers/${encodeURIComponent(name)}`, providerViewSchema, snakeKeys(provider)),
+    listProviders: async () =>
+      (await ask("GET", "/v1/providers", z.object({ providers: z.array(providerViewSchema) }))).providers,
+    deleteProvider: (name: string) => ask("DELETE", `/v1/providers/${encodeURIComponent(name)}`, done),
+    putAgent: (name: string, settings: AgentSettingsInput) =>
+      ask("PUT", `/v1/agents/${encodeURIComponent(name)}`, agentViewSchema, settings),
+    mapModels: (name: string, models: Readonly<Record<string, string>>) =>
+      ask("POST", `/v1/agents/${encodeURIComponent(name)}/models`, agentViewSchema, { models }),
+    listAgents: async () => (await ask("GET", "/v1/agents", z.object({ agents: z.array(agentViewSchema) }))).agents,
+    readAgent: (name: string) => ask("GET", `/v1/agents/${encodeURIComponent(name)}`, agentViewSchema),
+    deleteAgent: (name: string) => ask("DELETE", `/v1/agents/${encodeURIComponent(name)}`, done),
+    listAudit: (query: Readonly<Record<string, string>> = {}) =>
+      ask(
+        "GET",
+        `/v1/audit?${new URLSearchParams(query).toString()}`,
+        z.object({ entries: z.array(auditViewSchema), next_before: z.string().nullable() }),
+      ),
     abandonBatch: (batchId: string, reason: DropReason) =>
       ask("POST", `/v1/batches/${encodeURIComponent(batchId)}/abandon`, done, { reason }),
   };
@@ -138,6 +189,7 @@ function refusal(method: string, path: string, status: number, text: string): Fu
   const byStatus: Partial<Record<number, ErrorCode>> = {
     400: "ERR_INVALID_REQUEST",
     401: "ERR_AUTH",
+    402: "ERR_BUDGET",
     403: "ERR_FORBIDDEN",
     404: "ERR_NOT_FOUND",
     409: "ERR_CONFLICT",

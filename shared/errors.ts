@@ -3,6 +3,7 @@
 /** Codes are part of the wire (`error.code`) and of tests; they are never renamed. */
 export type ErrorCode =
   | "ERR_AUTH"
+  | "ERR_BUDGET"
   | "ERR_CHECKPOINT"
   | "ERR_CONFIG"
   | "ERR_CONFLICT"

@@ -1,6 +1,8 @@
 import { sql } from "drizzle-orm";
 import { customType, index, integer, primaryKey, real, sqliteTable, text, uniqueIndex } from "drizzle-orm/sqlite-core";
+import type { AgentSettingsInput, Evaluator } from "#shared/agent-settings.ts";
 import type {
+  KeyScope,
   Mode,
   RewardSource,
   RolloutStatus,
@@ -29,13 +31,23 @@ const time = (name: string) => integer(name);
 
 export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
 
-/** How a task's result is judged: `correctness` is an exact match of the extracted answer, `format` a whole match. */
-export interface Judge {
+/** How a task's result is judged: by patterns, by an evaluator, or by the agent's own evaluator against what is expected. */
+export type Judge = PatternJudge | EvaluatorJudge | ExpectedJudge;
+
+/** `correctness` is an exact match of the extracted answer, `format` a whole match. */
+export interface PatternJudge {
   /** Regular expression with one group that extracts the answer from the agent's result text. */
   readonly answer_pattern: string;
   /** Regular expression that the whole result text must match. */
   readonly format_pattern: string;
   readonly expected: string;
+}
+
+/** What is expected is the evaluator's own affair: a text, a number, a list of texts of which any will do; null is nothing. */
+export type EvaluatorJudge = Evaluator & { readonly expected: Json };
+
+export interface ExpectedJudge {
+  readonly expected: Json;
 }
 
 /** What was seen of a finished attempt: the parts of its reward, and the tools it called, in order. */
@@ -49,11 +61,21 @@ export interface Outcome {
   readonly tools: readonly string[];
 }
 
+export interface TenantSettings {
+  /** Whether live calls are answered while the store is away. */
+  readonly fail_open: boolean;
+  /** Live rollouts older than this are deleted; kept for good where absent. */
+  readonly retention_days?: number;
+  /** Where calls are exported to as OTLP/HTTP; the name of the edge's variable that holds the collector's key, if it needs one. */
+  readonly otlp_export?: { readonly url: string; readonly key_env?: string };
+  /** What may be spent a calendar month (UTC), in the price list's currency. */
+  readonly monthly_budget?: number;
+}
+
 export const tenants = sqliteTable("tenants", {
   id: text("id").primaryKey(),
   name: text("name").notNull(),
-  /** `{ fail_open: boolean }`: whether live calls are answered while the store is away. */
-  settings: json<{ fail_open: boolean }>("settings").notNull(),
+  settings: json<TenantSettings>("settings").notNull(),
   createdAt: time("created_at").notNull(),
 });
 
@@ -143,6 +165,12 @@ export const rollouts = sqliteTable(
     outcome: json<Outcome>("outcome"),
     disposition: text("disposition").$type<Disposition>(),
     dropReason: text("drop_reason").$type<DropReason>(),
+    /** The session that a live rollout is, in its agent's own words. */
+    sessionId: text("session_id"),
+    /** Whose data it is, for deletion. */
+    subjectId: text("subject_id"),
+    /** The key that opened it, where one did. */
+    keyId: text("key_id"),
     createdAt: time("created_at").notNull(),
     startedAt: time("started_at"),
     finishedAt: time("finished_at"),
@@ -155,6 +183,9 @@ export const rollouts = sqliteTable(
       .on(t.runId, t.groupId)
       .where(sql`${t.disposition} is null`),
     index("rollouts_run").on(t.runId, t.mode, t.status),
+    index("rollouts_subject")
+      .on(t.tenantId, t.subjectId)
+      .where(sql`${t.subjectId} is not null`),
   ],
 );
 
@@ -185,6 +216,8 @@ export const calls = sqliteTable(
     modelAsked: text("model_asked").notNull(),
     policy: text("policy"),
     policyVersion: integer("policy_version"),
+    /** The frozen upstream that answered, where no policy did. */
+    provider: text("provider"),
     /** The name inference answered under; equals `policy@policyVersion` or the call is an error. */
     modelAnswered: text("model_answered"),
     request: json<Json>("request").notNull(),
@@ -192,6 +225,11 @@ export const calls = sqliteTable(
     response: json<Json>("response"),
     promptTokens: integer("prompt_tokens").notNull().default(0),
     completionTokens: integer("completion_tokens").notNull().default(0),
+    /** The earlier call of the attempt whose prompt and response begin this prompt; those token ids are kept there alone. */
+    prefixCallId: text("prefix_call_id"),
+    /** How many tokens of that call's prompt and response this prompt begins with; 0 where it stands alone. */
+    prefixTokens: integer("prefix_tokens").notNull().default(0),
+    /** The prompt's token ids after those `prefix_tokens`. */
     promptTokenIds: bytes("prompt_token_ids"),
     responseTokenIds: bytes("response_token_ids"),
     /** Of the distribution sampled from, float32, one per response token id. */
@@ -329,11 +367,120 @@ export const usage = sqliteTable(
   (t) => [primaryKey({ columns: [t.tenantId, t.day, t.model, t.mode] })],
 );
 
-/** Tokens revoked before they expire, by `jti`. */
+/** Agents that were set up at run time, laid over those of the edge's AGENTS variable. */
+export const agents = sqliteTable(
+  "agents",
+  {
+    tenantId: text("tenant_id").notNull(),
+    name: text("name").notNull(),
+    settings: json<AgentSettingsInput>("settings").notNull(),
+    updatedAt: time("updated_at").notNull(),
+  },
+  (t) => [primaryKey({ columns: [t.tenantId, t.name] })],
+);
+
+/** Frozen upstreams. */
+export const providers = sqliteTable(
+  "providers",
+  {
+    tenantId: text("tenant_id").notNull(),
+    name: text("name").notNull(),
+    baseUrl: text("base_url").notNull(),
+    /** The variable that holds its key: the edge's own, or the one that `key_sealed` was read from. */
+    keyEnv: text("key_env"),
+    /** The key, sealed with the edge's vault key (AES-256-GCM); never in plain text. */
+    keySealed: text("key_sealed"),
+    updatedAt: time("updated_at").notNull(),
+  },
+  (t) => [primaryKey({ columns: [t.tenantId, t.name] })],
+);
+
+/** Long-lived keys; only a hash is kept. */
+export const keys = sqliteTable(
+  "keys",
+  {
+    id: text("id").primaryKey(),
+    tenantId: text("tenant_id").notNull(),
+    /** SHA-256 of the whole key, hex. */
+    hash: text("hash").notNull(),
+    scope: text("scope").$type<KeyScope>().notNull(),
+    /** The one agent that it may call for; any where null. */
+    agent: text("agent"),
+    label: text("label").notNull(),
+    /** Requests a minute; no limit where null. */
+    ratePerMinute: integer("rate_per_minute"),
+    createdAt: time("created_at").notNull(),
+    revokedAt: time("revoked_at"),
+  },
+  (t) => [index("keys_tenant").on(t.tenantId, t.createdAt)],
+);
+
+/** Who minted, revoked, promoted, deleted; written in the transaction of what it tells of. */
+export const audit = sqliteTable(
+  "audit",
+  {
+    id: text("id").primaryKey(),
+    tenantId: text("tenant_id").notNull(),
+    /** `key:<id>` or `token:<jti>`. */
+    actor: text("actor").notNull(),
+    /** noun.verb, such as `key.created`. */
+    action: text("action").notNull(),
+    /** The id of what it was done to. */
+    target: text("target").notNull(),
+    detail: json<Json>("detail"),
+    createdAt: time("created_at").notNull(),
+  },
+  (t) => [index("audit_tenant").on(t.tenantId, t.createdAt)],
+);
+
+/** A versioned price list: a call costs what its model cost when it was made. */
+export const prices = sqliteTable(
+  "prices",
+  {
+    tenantId: text("tenant_id").notNull(),
+    /** A policy's name, `provider/model`, or `*` for whatever has no price of its own. */
+    model: text("model").notNull(),
+    /** From when on it holds, milliseconds since the epoch. */
+    validFrom: time("valid_from").notNull(),
+    /** For a million tokens, in the tenant's currency. */
+    promptPerMillion: real("prompt_per_million").notNull(),
+    completionPerMillion: real("completion_per_million").notNull(),
+  },
+  (t) => [primaryKey({ columns: [t.tenantId, t.model, t.validFrom] })],
+);
+
+/** Rewards as they were before a recomputation. */
+export const rewardRevisions = sqliteTable(
+  "reward_revisions",
+  {
+    rolloutId: text("rollout_id").notNull(),
+    /** 1 is the oldest. */
+    revision: integer("revision").notNull(),
+    tenantId: text("tenant_id").notNull(),
+    reward: real("reward"),
+    outcome: json<Outcome>("outcome"),
+    /** The rewards' rows that were replaced. */
+    rewards: json<Json>("rewards").notNull(),
+    replacedAt: time("replaced_at").notNull(),
+  },
+  (t) => [primaryKey({ columns: [t.rolloutId, t.revision] })],
+);
+
+/** Tokens revoked before they expire: by `jti`, or every one of a rollout as `rollout:<id>`. */
 export const revokedTokens = sqliteTable("revoked_tokens", {
   jti: text("jti").primaryKey(),
   tenantId: text("tenant_id").notNull(),
   expiresAt: time("expires_at").notNull(),
+});
+
+/** How far a tenant's calls have been exported to its collector. */
+export const otlpExports = sqliteTable("otlp_exports", {
+  tenantId: text("tenant_id").primaryKey(),
+  /** Row id of the last call that the collector took. */
+  cursor: integer("cursor").notNull(),
+  /** Why the last try failed; null where it did not. */
+  error: text("error"),
+  updatedAt: time("updated_at").notNull(),
 });
 
 /** A one-row table that the supervisor's write probe touches: `/health` stays 200 while a wedged server takes no write. */

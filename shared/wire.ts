@@ -1,4 +1,5 @@
 import * as z from "zod";
+import { evaluatorSchema } from "#shared/agent-settings.ts";
 import {
   MODES,
   DROP_REASONS,
@@ -67,12 +68,12 @@ export function snakeKeys(row: object): Record<string, unknown> {
 }
 
 /** An object whose JSON keys are snake_case and whose parsed keys are camelCase; unknown keys fail. */
-function accepted<T extends z.ZodRawShape>(shape: T) {
+export function accepted<T extends z.ZodRawShape>(shape: T) {
   return z.preprocess(camelKeys, z.strictObject(shape));
 }
 
 /** As {@link accepted}, for what another part answers: unknown keys are ignored. */
-function answered<T extends z.ZodRawShape>(shape: T) {
+export function answered<T extends z.ZodRawShape>(shape: T) {
   return z.preprocess(camelKeys, z.object(shape));
 }
 
@@ -88,11 +89,24 @@ const pin = z
   .regex(/^[a-z0-9][a-z0-9._-]{0,62}@\d{1,9}$/, "a pin is written policy@version, such as flight@13");
 const version = z.int().min(0).max(999_999_999);
 
-export const judgeSchema = z.strictObject({
+const patternJudgeSchema = z.strictObject({
   answer_pattern: z.string().max(500),
   format_pattern: z.string().max(500),
   expected: z.string().max(10_000),
 });
+const expected = z.json().default(null);
+const [exactMatch, tokenF1, numeric, jsonSchema, sql, llmJudge, worker] = evaluatorSchema.options;
+const evaluatorJudgeSchema = z.discriminatedUnion("type", [
+  exactMatch.extend({ expected }),
+  tokenF1.extend({ expected }),
+  numeric.extend({ expected }),
+  jsonSchema.extend({ expected }),
+  sql.extend({ expected }),
+  llmJudge.extend({ expected }),
+  worker.extend({ expected }),
+]);
+/** Patterns, an evaluator with its `type`, or `expected` alone for the evaluator of the task's agent. */
+export const judgeSchema = z.union([patternJudgeSchema, evaluatorJudgeSchema, z.strictObject({ expected: z.json() })]);
 
 export const taskInputSchema = accepted({
   id,

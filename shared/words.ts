@@ -39,6 +39,7 @@ export const DROP_REASONS = [
   "stale",
   "run_ended",
   "evaluation",
+  "deleted",
 ] as const;
 export type DropReason = (typeof DROP_REASONS)[number];
 
@@ -46,11 +47,16 @@ export const REWARD_SOURCES = ["air", "terminal", "judge", "explicit", "feedback
 export type RewardSource = (typeof REWARD_SOURCES)[number];
 
 /**
- * What a token may do. `call`: LLM calls and rewards within its own rollout. `read`: read the tenant's records.
- * `trainer`: create rollouts and tasks, claim and close batches, register versions. `admin`: everything, tokens included.
+ * What a token may do. `call`: LLM calls and rewards within its own rollout. `agent`: open live sessions and call in them.
+ * `read`: read the tenant's records. `trainer`: create rollouts and tasks, claim and close batches, register versions.
+ * `inference`: be answered by the inference endpoint. `admin`: everything, tokens and keys included.
  */
-export const SCOPES = ["call", "read", "trainer", "admin"] as const;
+export const SCOPES = ["call", "agent", "read", "trainer", "inference", "admin"] as const;
 export type Scope = (typeof SCOPES)[number];
+
+/** The scopes that a long-lived key may have. */
+export const KEY_SCOPES = ["admin", "agent", "trainer", "read"] as const;
+export type KeyScope = (typeof KEY_SCOPES)[number];
 
 /** `flight`, 13 → `flight@13`: the one way a policy version is written, and the name inference answers to. */
 export function versionName(policy: string, version: number): string {

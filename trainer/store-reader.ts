@@ -2,6 +2,7 @@ import { and, asc, eq, isNull, sql } from "drizzle-orm";
 import { z } from "zod";
 import { FulgurError } from "#shared/errors.ts";
 import { unpackFloats, unpackIds } from "#shared/packed.ts";
+import { wholePrompts } from "#shared/prompt-prefix.ts";
 import { readBatch, readBatchRollouts } from "#shared/store/batches.ts";
 import type { StoreDb } from "#shared/store/connect.ts";
 import { listPolicies } from "#shared/store/policies.ts";
@@ -141,14 +142,16 @@ const detailSchema = z.looseObject({ tool_call_id: z.string() });
 type TokenRow = Awaited<ReturnType<typeof readTokens>>[number];
 
 /** The calls' ids, logprobs and answers, not their requests, which are most of their bytes. */
-function readTokens(db: StoreDb, tenantId: string, rolloutIds: readonly string[]) {
-  return db
+async function readTokens(db: StoreDb, tenantId: string, rolloutIds: readonly string[]) {
+  const rows = await db
     .select({
-      callId: calls.id,
+      id: calls.id,
       rolloutId: calls.rolloutId,
       attempt: calls.attempt,
       policyVersion: calls.policyVersion,
       response: calls.response,
+      prefixCallId: calls.prefixCallId,
+      prefixTokens: calls.prefixTokens,
       promptTokenIds: calls.promptTokenIds,
       responseTokenIds: calls.responseTokenIds,
       behaviourLogprobs: calls.behaviourLogprobs,
@@ -164,6 +167,8 @@ function readTokens(db: StoreDb, tenantId: string, rolloutIds: readonly string[]
       ),
     )
     .orderBy(asc(calls.rolloutId), asc(calls.attempt), asc(calls.createdAt), asc(calls.id));
+  const prompts = wholePrompts(rows);
+  return rows.map((row) => ({ ...row, promptTokenIds: prompts.get(row.id) ?? null }));
 }
 
 /** A rollout with the calls and rewards of the attempt that ended it; those of failed attempts stay in the store. */
@@ -186,7 +191,7 @@ function joined(rollout: Rollout, callRows: readonly TokenRow[], rewardRows: rea
 }
 
 function callRecord(row: TokenRow): CallRecord {
-  const { callId, promptTokenIds, responseTokenIds, behaviourLogprobs, policyVersion, trainable, latencyMs } = row;
+  const { id: callId, promptTokenIds, responseTokenIds, behaviourLogprobs, policyVersion, trainable, latencyMs } = row;
   return {
     callId,
     policyVersion,

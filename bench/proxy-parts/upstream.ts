@@ -1,43 +1,71 @@
-import { createServer } from "node:http";
-import type { AddressInfo } from "node:net";
+import { createServer, type AddressInfo } from "node:net";
 import { streamEvents, wholeAnswer, type MockReply } from "../../test/support/mock-inference.ts";
 
 /**
- * The mock endpoint of bench/proxy.ts, as its own process: every answer is 64 tokens with ids and logprobs, serialised once, so
- * that it costs as little as it can; a stream is one write a token. Prints its URL.
+ * The mock endpoint of bench/proxy.ts, as its own process: every answer is 64 tokens with ids and logprobs, put into bytes
+ * once, so that it costs as little as it can; a stream is one HTTP chunk a token. It reads just enough HTTP/1.1 for requests
+ * with a declared length. Prints its URL.
  */
 
 const reply: MockReply = { tokens: Array.from({ length: 64 }, (_, at) => ` word${at}`) };
-const answers = new Map<string, { readonly whole: string; readonly events: readonly string[] }>();
 
-function answersOf(model: string): { readonly whole: string; readonly events: readonly string[] } {
+interface Answers {
+  readonly whole: Buffer;
+  readonly stream: Buffer;
+}
+
+const answers = new Map<string, Answers>();
+
+function answersOf(model: string): Answers {
   let known = answers.get(model);
   if (known === undefined) {
-    known = { whole: wholeAnswer({ model }, reply), events: streamEvents({ model }, reply) };
+    const whole = Buffer.from(wholeAnswer({ model }, reply));
+    const chunks = streamEvents({ model }, reply).map(
+      (event) => `${Buffer.byteLength(event).toString(16)}\r\n${event}\r\n`,
+    );
+    known = {
+      whole: Buffer.concat([
+        Buffer.from(`HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: ${whole.length}\r\n\r\n`),
+        whole,
+      ]),
+      stream: Buffer.from(
+        `HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n${chunks.join("")}0\r\n\r\n`,
+      ),
+    };
     answers.set(model, known);
   }
   return known;
 }
 
-const server = createServer((request, response) => {
-  let body = "";
-  request.setEncoding("utf8");
-  request.on("data", (piece: string) => (body += piece));
-  request.on("end", () => {
-    const model = /"model":"([^"]+)"/.exec(body)?.[1] ?? "mock";
-    const { whole, events } = answersOf(model);
-    if (body.includes('"stream":true')) {
-      response.writeHead(200, { "content-type": "text/event-stream" });
-      for (const event of events) response.write(event);
-      response.end();
-    } else {
-      response
-        .writeHead(200, { "content-type": "application/json", "content-length": Buffer.byteLength(whole) })
-        .end(whole);
+function answerTo(body: string): Buffer {
+  const { whole, stream } = answersOf(/"model":"([^"]+)"/.exec(body)?.[1] ?? "mock");
+  return body.includes('"stream":true') ? stream : whole;
+}
+
+const server = createServer({ noDelay: true }, (socket) => {
+  let waiting = Buffer.alloc(0);
+  socket.on("error", () => undefined);
+  socket.on("data", (bytes) => {
+    waiting = waiting.length === 0 ? bytes : Buffer.concat([waiting, bytes]);
+    for (;;) {
+      const end = waiting.indexOf("\r\n\r\n");
+      if (end === -1) return;
+      const length = bodyLength(waiting.toString("latin1", 0, end));
+      if (waiting.length < end + 4 + length) return;
+      socket.write(answerTo(waiting.toString("latin1", end + 4, end + 4 + length)));
+      waiting = waiting.subarray(end + 4 + length);
     }
   });
 });
-server.keepAliveTimeout = 60_000;
+
+function bodyLength(head: string): number {
+  const declared = /\r\ncontent-length: *(\d+)/i.exec(head)?.[1];
+  if (declared === undefined && !head.startsWith("GET ")) {
+    throw new Error("the mock endpoint wants requests with a content-length");
+  }
+  return Number(declared ?? 0);
+}
+
 server.listen(0, "127.0.0.1", () => {
   process.stdout.write(`http://127.0.0.1:${(server.address() as AddressInfo).port}\n`);
 });

@@ -29,8 +29,12 @@ const hostConfigSchema = z.strictObject({
   inference_url: z.url(),
   /** Private signing keys as a JWKS. */
   signing_keys: z.looseObject({ keys: z.array(z.looseObject({})) }),
+  /** 32 bytes in base64url that seal the providers' keys; without it none can be kept. */
+  vault_key: z.string().optional(),
+  /** Further variables of the edge, whose names providers may take their key from. */
+  provider_keys: z.record(z.string().regex(/^[A-Za-z_][A-Za-z0-9_]*$/), z.string()).default({}),
   /** Name → configuration, as edge/config.ts has it. */
-  agents: z.record(z.string(), z.looseObject({ binding: z.string() })).default({}),
+  agents: z.record(z.string(), z.looseObject({ binding: z.string().optional() })).default({}),
   /** Name → entry module of its Worker; default `edge/agents/<name>/worker.ts`. */
   agent_entries: z.record(z.string(), z.string()).default({}),
   /** Whether `GET /v1/session` gives the page a read token. */
@@ -88,11 +92,18 @@ function parseConfig(input: unknown): HostConfig {
 }
 
 async function runtimeOptions(config: HostConfig, port: number, url: string): Promise<MiniflareOptions> {
-  const agents = Object.entries(config.agents).map(([name, { binding }]) => ({
-    name: `agent-${name}`,
-    binding,
-    entry: config.agent_entries[name] ?? join(ROOT, "edge/agents", name, "worker.ts"),
-  }));
+  const agents = Object.entries(config.agents).flatMap(([name, { binding }]) =>
+    // One without a binding runs elsewhere.
+    binding === undefined
+      ? []
+      : [
+          {
+            name: `agent-${name}`,
+            binding,
+            entry: config.agent_entries[name] ?? join(ROOT, "edge/agents", name, "worker.ts"),
+          },
+        ],
+  );
   const [page, edge, ...agentBundles] = await Promise.all([
     // Into its own state: another edge may be reading what this one would overwrite elsewhere.
     buildDashboard(ROOT, join(config.state_dir, "page")),
@@ -143,6 +154,9 @@ async function runtimeOptions(config: HostConfig, port: number, url: string): Pr
               AGENTS: JSON.stringify(config.agents),
               PUBLIC_URL: url,
               LOCAL_SESSION: config.local_session ? "1" : "0",
+              ...(config.vault_key === undefined ? {} : { VAULT_KEY: config.vault_key }),
+              ...config.provider_keys,
+              PROVIDER_KEY_ENVS: Object.keys(config.provider_keys).join(","),
             }),
           },
         },

@@ -29,6 +29,7 @@ export function edgePart(options: EdgePartOptions): Part {
     store: { url: storeUrl, write_token: keys.store.writeToken, read_token: keys.store.readToken },
     inference_url: inferenceUrl,
     signing_keys: { keys: keys.edge.keys.map((key) => ({ ...key })) },
+    vault_key: keys.vaultKey,
     agents,
   };
   return {

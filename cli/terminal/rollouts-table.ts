@@ -30,7 +30,8 @@ export function rolloutsTable(
   return table.toString();
 }
 
-const NO_BORDERS = Object.fromEntries(
+/** For cli-table3: columns by space alone. */
+export const NO_BORDERS = Object.fromEntries(
   ["top", "top-mid", "top-left", "top-right", "bottom", "bottom-mid", "bottom-left", "bottom-right"]
     .concat(["left", "left-mid", "mid", "mid-mid", "right", "right-mid", "middle"])
     .map((place) => [place, ""]),

@@ -1,11 +1,15 @@
 import { DurableObject } from "cloudflare:workers";
-import { messageOf } from "#shared/errors.ts";
+import { FulgurError, messageOf } from "#shared/errors.ts";
 import { logger } from "#shared/log.ts";
+import { listAllAgents } from "#shared/store/agents.ts";
 import { connectStore } from "#shared/store/connect.ts";
 import { mintToken, type RolloutClaims } from "#shared/tokens.ts";
-import { agentService, edgeConfig, writerOf, type DispatcherRpc, type Env } from "../config.ts";
+import { edgeConfig, serviceOf, writerOf, type AgentConfig, type DispatcherRpc, type Env } from "../config.ts";
+import { layAgents, type Agents } from "../directory.ts";
+import { outboundUrl } from "../outbound-url.ts";
+import { evaluatorDeps } from "../record/evaluators/wiring.ts";
 import { storeWriter } from "../record/writer-client.ts";
-import { askAgent } from "./invoke.ts";
+import { agentAt, askAgent, type AgentService } from "./invoke.ts";
 import { Pump } from "./pump.ts";
 
 /** What an agent's attempt may ask of its model; generous, because a runaway agent meets its time-out first. */
@@ -31,6 +35,9 @@ export class Dispatcher extends DurableObject<Env> implements DispatcherRpc {
   constructor(ctx: DurableObjectState, env: Env) {
     super(ctx, env);
     const config = edgeConfig(env);
+    const deployed = layAgents(config.agentInputs, []);
+    let stored: ReadonlyMap<string, Agents> = new Map();
+    const agentsOf = (tenantId: string): Agents => stored.get(tenantId) ?? deployed;
     const connect = () => connectStore({ url: config.storeUrl, token: config.storeReadToken });
     this.#pump = new Pump({
       // A stub is not kept: one whose object was reset stays broken.
@@ -39,15 +46,24 @@ export class Dispatcher extends DurableObject<Env> implements DispatcherRpc {
         status: () => storeWriter(writerOf(env)).status(),
       },
       connect,
-      agents: config.agents,
+      agents: {
+        of: agentsOf,
+        async refresh(db) {
+          const byTenant = Map.groupBy(await listAllAgents(db), ({ tenantId }) => tenantId);
+          stored = new Map([...byTenant].map(([tenantId, rows]) => [tenantId, layAgents(config.agentInputs, rows)]));
+        },
+      },
+      evaluators: evaluatorDeps(env),
       now: Date.now,
       random: Math.random,
       callAt: (time) => this.#setAlarm(time),
       invoke: async (rollout, input, signal) => {
-        const agent = config.agents[rollout.agent];
+        const agents = agentsOf(rollout.tenantId);
+        const agent = Object.hasOwn(agents, rollout.agent) ? agents[rollout.agent] : undefined;
         if (agent === undefined) {
           return { type: "broken", error: `the edge knows no agent ${rollout.agent}`, reason: "agent_failed" };
         }
+        const service = serviceFor(agent, rollout.agent, env);
         const lifeSeconds = Math.ceil(agent.timeoutMs / 1000) + TOKEN_MARGIN_SECONDS;
         const { token } = await mintToken(config.signingKeys, {
           tenantId: rollout.tenantId,
@@ -63,7 +79,7 @@ export class Dispatcher extends DurableObject<Env> implements DispatcherRpc {
           },
         });
         const request = { input, token, llmBaseUrl: `${config.publicUrl}/v1` };
-        return askAgent(agentService(env, agent), request, signal);
+        return askAgent(service, request, signal);
       },
     });
   }
@@ -86,4 +102,23 @@ export class Dispatcher extends DurableObject<Env> implements DispatcherRpc {
       log.error("alarm.failed", { error: messageOf(thrown) });
     });
   }
+}
+
+/**
+ * Where an agent runs: behind a service binding, or at its address.
+ * @throws FulgurError ERR_CONFIG where it has neither or the binding is not there, ERR_INVALID_REQUEST where the edge may
+ *   not call its address
+ */
+function serviceFor({ binding, url }: AgentConfig, name: string, env: Env): AgentService {
+  if (binding !== undefined) return serviceOf(env, binding);
+  if (url !== undefined) {
+    const local = edgeConfig(env).localSession;
+    // Looked at again: settings that were stored while the edge was local may outlive that.
+    outboundUrl(url, { what: `the url of agent ${name}`, local, query: true });
+    return agentAt(url);
+  }
+  throw new FulgurError(
+    "ERR_CONFIG",
+    `agent ${name} starts by itself: it has neither a binding nor a url to be run at (PUT /v1/agents/${name})`,
+  );
 }

@@ -22,6 +22,19 @@ export interface AgentService {
   fetch(url: string, init: RequestInit): Promise<Response>;
 }
 
+/** An agent anywhere, asked by its own address in the same way. It must answer itself: a redirect would carry the token away. */
+export function agentAt(address: string, send: typeof fetch = fetch): AgentService {
+  return {
+    async fetch(_url, init) {
+      // "manual" and not "error", which workerd does not know.
+      const response = await send(address, { ...init, redirect: "manual" });
+      if (response.status < 300 || response.status >= 400) return response;
+      await response.body?.cancel();
+      throw new Error(`it answered with a redirect (${response.status}); give the address that it leads to`);
+    },
+  };
+}
+
 /** Larger results are refused: the store takes a row of 5 MB at most. */
 const MAX_RESULT_BYTES = 1_000_000;
 
@@ -53,12 +66,9 @@ export async function askAgent(
       body: JSON.stringify({ input }),
       signal,
     });
-    text = await response.text();
+    text = await textUpTo(response, MAX_RESULT_BYTES);
   } catch (thrown) {
-    return broken(`the agent's Worker failed: ${messageOf(thrown)}`);
-  }
-  if (text.length > MAX_RESULT_BYTES) {
-    return broken(`the agent answered with ${text.length} characters; at most ${MAX_RESULT_BYTES} are kept`);
+    return broken(`the agent failed: ${messageOf(thrown)}`);
   }
   const body = parsed(text);
   const answer = resultSchema.safeParse(body);
@@ -68,6 +78,20 @@ export async function askAgent(
     return { type: "broken", error: refusal.data.error.message, reason: refusal.data.error.reason };
   }
   return broken(`the agent answered ${response.status} without {"result": text}: ${text.slice(0, 200)}`);
+}
+
+/** @throws Error before more than so many bytes are in memory: the answer is a stranger's */
+async function textUpTo(response: Response, maxBytes: number): Promise<string> {
+  if (response.body === null) return "";
+  const decoder = new TextDecoder();
+  let text = "";
+  let bytes = 0;
+  for await (const chunk of response.body) {
+    bytes += chunk.byteLength;
+    if (bytes > maxBytes) throw new Error(`it answered with more than ${maxBytes} bytes, which is all that is kept`);
+    text += decoder.decode(chunk, { stream: true });
+  }
+  return text + decoder.decode();
 }
 
 function broken(error: string): AgentAnswer {

@@ -1,10 +1,18 @@
 import { FulgurError, messageOf } from "#shared/errors.ts";
 import { logger } from "#shared/log.ts";
 import type { StoreDb } from "#shared/store/connect.ts";
-import { leaseRollouts, type AttemptRef, type LeasedRollout, type Rollout } from "#shared/store/rollouts.ts";
+import {
+  leaseRollouts,
+  listQueuedAgents,
+  type AttemptRef,
+  type LeasedRollout,
+  type Rollout,
+} from "#shared/store/rollouts.ts";
 import type { StoreWriter } from "#shared/store/statement.ts";
 import type { Json } from "#shared/tables.ts";
-import { settleAttempts, type Ending, type RewardWeights } from "../record/finish.ts";
+import type { EvaluatorDeps } from "../record/evaluators/contract.ts";
+import { settleAttempts, type Answered, type Ending, type FinishDeps, type RewardWeights } from "../record/finish.ts";
+import type { Judgement } from "../record/judgement.ts";
 import type { AgentAnswer } from "./invoke.ts";
 import { LEASE_MS, recover, sweep } from "./sweep.ts";
 
@@ -15,11 +23,20 @@ export interface PumpAgent extends RewardWeights {
   readonly timeoutMs: number;
 }
 
+/** The agents of all tenants. */
+export interface PumpAgents {
+  /** A tenant's, as they were at the last refresh. */
+  of(tenantId: string): Readonly<Record<string, PumpAgent>>;
+  refresh(db: StoreDb): Promise<void>;
+}
+
 export interface PumpDeps {
   readonly writer: Pick<StoreWriter, "transact" | "status">;
   /** A connection for the reads of one round; a Worker's may not be kept. */
   readonly connect: () => StoreDb;
-  readonly agents: Readonly<Record<string, PumpAgent>>;
+  readonly agents: PumpAgents;
+  /** For judges that have to ask somebody; without it they cannot judge. */
+  readonly evaluators?: EvaluatorDeps;
   /** Runs the agent once; should end soon after the signal. */
   readonly invoke: (rollout: Rollout, input: Json, signal: AbortSignal) => Promise<AgentAnswer>;
   /** Asks to be given {@link Pump.tick} at that time at the latest (milliseconds since the epoch). */
@@ -37,9 +54,15 @@ const MAX_GROUP = 64;
 
 const log = logger("dispatch");
 
+/** An agent of a tenant. */
+interface Place {
+  readonly tenantId: string;
+  readonly agent: string;
+}
+
 interface Running {
   readonly ref: AttemptRef;
-  readonly agent: string;
+  readonly place: Place;
   /** Ends the attempt without an ending: the store no longer waits for it. */
   readonly abandon: AbortController;
 }
@@ -56,8 +79,12 @@ export class Pump {
   readonly #deps: PumpDeps;
   readonly #running = new Map<string, Running>();
   #endings: Ending[] = [];
-  /** Agents that may have queued rollouts whose time has come. */
-  readonly #hungry = new Set<string>();
+  /** Ended attempts whose judge is being asked, by rollout. */
+  readonly #judging = new Map<string, Answered>();
+  /** Agents that may have queued rollouts whose time has come, by {@link placeKey}. */
+  readonly #hungry = new Map<string, Place>();
+  /** Whether rollouts may have been queued for agents that are not hungry yet. */
+  #queued = false;
   /** Whether what a dispatcher before this one had leased is queued again. */
   #recovered = false;
   #looping = false;
@@ -70,16 +97,19 @@ export class Pump {
     this.#deps = deps;
   }
 
-  /** Attempts that run now, by agent. */
-  get running(): Readonly<Record<string, number>> {
-    const counts: Record<string, number> = {};
-    for (const { agent } of this.#running.values()) counts[agent] = (counts[agent] ?? 0) + 1;
+  /** Attempts that run now, by tenant and agent. */
+  get running(): ReadonlyMap<string, number> {
+    const counts = new Map<string, number>();
+    for (const { place } of this.#running.values()) {
+      const key = placeKey(place);
+      counts.set(key, (counts.get(key) ?? 0) + 1);
+    }
     return counts;
   }
 
   /** Rollouts may have been queued. Returns at once; resolves when there was nothing left to lease or settle. */
   async wake(): Promise<void> {
-    for (const agent of Object.keys(this.#deps.agents)) this.#hungry.add(agent);
+    this.#queued = true;
     if (this.#deps.now() - this.#sweptAt >= TICK_MS) await this.tick();
     else await this.#loop();
   }
@@ -91,21 +121,26 @@ export class Pump {
     try {
       const deps = { db: this.#deps.connect(), writer: this.#deps.writer, now };
       await this.#recoverOnce();
-      const { expired, lost, nextDue } = await sweep(deps, this.#held());
+      await this.#deps.agents.refresh(deps.db);
+      const { expired, idle, lost, nextDue } = await sweep(deps, this.#held());
       if (expired.length > 0) log.warn("lease.expired", { rolloutIds: expired });
+      const unsettled = new Set([...this.#endings, ...this.#judging.values()].map(({ rolloutId }) => rolloutId));
+      for (const { result, ...ref } of idle) {
+        if (!unsettled.has(ref.rolloutId)) this.#endings.push({ ...ref, type: "answered", result, reward: null });
+      }
       for (const { rolloutId, attempt } of lost) {
         const running = this.#running.get(rolloutId);
         if (running?.ref.attempt === attempt) running.abandon.abort();
       }
       if (nextDue !== undefined) {
         if (nextDue > now()) callAt(nextDue);
-        else for (const agent of Object.keys(this.#deps.agents)) this.#hungry.add(agent);
+        else this.#queued = true;
       }
     } catch (thrown) {
       this.#waitForStore(thrown);
     }
     await this.#loop();
-    if (this.#running.size > 0) callAt(now() + TICK_MS);
+    if (this.#running.size > 0 || this.#judging.size > 0) callAt(now() + TICK_MS);
   }
 
   async #loop(): Promise<void> {
@@ -117,6 +152,7 @@ export class Pump {
       while (this.#again) {
         this.#again = false;
         await this.#recoverOnce();
+        await this.#findHungry();
         if (await this.#round()) this.#again = true;
       }
     } catch (thrown) {
@@ -134,31 +170,61 @@ export class Pump {
     if (orphans > 0) log.warn("attempts.orphaned", { count: orphans });
   }
 
+  /** Which agents have work, and what their settings are now. */
+  async #findHungry(): Promise<void> {
+    if (!this.#queued) return;
+    // Cleared before the question is asked: a wake-up while it is under way asks again.
+    this.#queued = false;
+    const { connect, agents, now } = this.#deps;
+    try {
+      const db = connect();
+      const [found] = await Promise.all([listQueuedAgents(db, now()), agents.refresh(db)]);
+      for (const place of found) this.#hungry.set(placeKey(place), place);
+    } catch (thrown) {
+      this.#queued = true;
+      throw thrown;
+    }
+  }
+
   /** One transaction: settles what has ended, fills the places that are free. False where there was neither. */
   async #round(): Promise<boolean> {
     const { connect, writer, agents, now, random, callAt } = this.#deps;
-    const endings = this.#endings.slice(0, this.#oneByOne > 0 ? 1 : MAX_GROUP);
-    const leases = [...this.#hungry].flatMap((agent) => {
-      const free = (agents[agent]?.concurrency ?? 0) - (this.running[agent] ?? 0);
-      const limit = Math.min(free, MAX_GROUP);
+    // Of one tenant, whose agents say how they are rewarded; the others' are of the next round.
+    const tenantId = this.#endings[0]?.tenantId ?? "";
+    const endings = this.#endings
+      .filter((ending) => ending.tenantId === tenantId)
+      .slice(0, this.#oneByOne > 0 ? 1 : MAX_GROUP);
+    const { running } = this;
+    const leases = [...this.#hungry].flatMap(([key, place]) => {
+      const known = agents.of(place.tenantId);
+      const concurrency = Object.hasOwn(known, place.agent) ? (known[place.agent]?.concurrency ?? 0) : 0;
+      const limit = Math.min(concurrency - (running.get(key) ?? 0), MAX_GROUP);
       return limit <= 0
         ? []
-        : [{ agent, limit, lease: leaseRollouts({ agent, limit, now: now(), leaseMs: LEASE_MS }) }];
+        : [{ key, place, limit, lease: leaseRollouts({ ...place, limit, now: now(), leaseMs: LEASE_MS }) }];
     });
     if (endings.length === 0 && leases.length === 0) return false;
     // Cleared before the question is asked: a wake-up while it is under way counts for the next round.
-    for (const { agent } of leases) this.#hungry.delete(agent);
+    for (const { key } of leases) this.#hungry.delete(key);
 
     let outcome;
     try {
-      const deps = { db: connect(), writer, agents, now, random };
+      const deps: FinishDeps = {
+        db: connect(),
+        writer,
+        agents: agents.of(tenantId),
+        ...(this.#deps.evaluators === undefined ? {} : { evaluators: this.#deps.evaluators }),
+        judgeLater: (ending, judgement) => void this.#judge(ending, judgement),
+        now,
+        random,
+      };
       outcome = await settleAttempts(
         deps,
         endings,
         leases.flatMap(({ lease }) => lease.statements),
       );
     } catch (thrown) {
-      for (const { agent } of leases) this.#hungry.add(agent);
+      for (const { key, place } of leases) this.#hungry.set(key, place);
       // The transaction's fate may be unknown: what it leased, if it did, runs nowhere.
       if (leases.length > 0) this.#recovered = false;
       if (isPassing(thrown) || endings.length === 0) throw thrown;
@@ -166,15 +232,16 @@ export class Pump {
       return true;
     }
     if (this.#oneByOne > 0) this.#oneByOne--;
-    this.#endings = this.#endings.slice(endings.length);
-    for (const settled of outcome.settled) {
-      if (settled.status === "queued") callAt(settled.notBefore);
+    const settled = new Set(endings);
+    this.#endings = this.#endings.filter((ending) => !settled.has(ending));
+    for (const became of outcome.settled) {
+      if (became.status === "queued") callAt(became.notBefore);
     }
     let offset = 0;
-    for (const { agent, limit, lease } of leases) {
+    for (const { key, place, limit, lease } of leases) {
       const leased = lease.read(outcome.rows.slice(offset, offset + lease.statements.length));
       offset += lease.statements.length;
-      if (leased.length === limit) this.#hungry.add(agent);
+      if (leased.length === limit) this.#hungry.set(key, place);
       if (leased.length > 0) callAt(now() + TICK_MS);
       for (const one of leased) void this.#run(one);
     }
@@ -184,10 +251,11 @@ export class Pump {
   /** Runs one attempt to its ending. Never throws. */
   async #run({ rollout, input }: LeasedRollout): Promise<void> {
     const { agents, invoke } = this.#deps;
-    const ref = { tenantId: rollout.tenantId, rolloutId: rollout.id, attempt: rollout.attempt };
+    const { tenantId, agent } = rollout;
+    const ref = { tenantId, rolloutId: rollout.id, attempt: rollout.attempt };
     const abandon = new AbortController();
-    this.#running.set(rollout.id, { ref, agent: rollout.agent, abandon });
-    const timeoutMs = agents[rollout.agent]?.timeoutMs ?? 0;
+    this.#running.set(rollout.id, { ref, place: { tenantId, agent }, abandon });
+    const timeoutMs = agents.of(tenantId)[agent]?.timeoutMs ?? 0;
     const answer = await withTimeout(timeoutMs, abandon.signal, (signal) => invoke(rollout, input, signal));
     if (this.#running.get(rollout.id)?.ref === ref) this.#running.delete(rollout.id);
     if (answer.type === "broken") {
@@ -196,7 +264,16 @@ export class Pump {
     if (answer.type === "answered") this.#endings.push({ ...ref, ...answer, reward: null });
     if (answer.type === "broken") this.#endings.push({ ...ref, ...answer });
     // The place that became free may be filled.
-    this.#hungry.add(rollout.agent);
+    this.#hungry.set(placeKey({ tenantId, agent }), { tenantId, agent });
+    await this.#loop();
+  }
+
+  /** Waits for a judge beside everything else, then has the ending settled with what it says. Never throws. */
+  async #judge(ending: Answered, asked: Promise<Judgement>): Promise<void> {
+    this.#judging.set(ending.rolloutId, ending);
+    const judgement = await asked;
+    this.#judging.delete(ending.rolloutId);
+    this.#endings.push({ ...ending, judgement });
     await this.#loop();
   }
 
@@ -211,7 +288,7 @@ export class Pump {
     log.error("settle.refused", { rolloutId: first.rolloutId, attempt: first.attempt, error });
     const { tenantId, rolloutId, attempt } = first;
     // A failure is a few words and can be stored. If not even that, the sweep ends the attempt when its lease runs out.
-    this.#endings.splice(0, 1);
+    this.#endings = this.#endings.filter((ending) => ending !== first);
     if (first.type === "answered") {
       this.#endings.unshift({ tenantId, rolloutId, attempt, type: "broken", error, reason: "agent_failed" });
     }
@@ -219,7 +296,11 @@ export class Pump {
 
   /** The attempts that are in hand here: running, or ended and not yet settled. */
   #held(): AttemptRef[] {
-    const unsettled = this.#endings.map(({ tenantId, rolloutId, attempt }) => ({ tenantId, rolloutId, attempt }));
+    const unsettled = [...this.#endings, ...this.#judging.values()].map(({ tenantId, rolloutId, attempt }) => ({
+      tenantId,
+      rolloutId,
+      attempt,
+    }));
     return [...[...this.#running.values()].map(({ ref }) => ref), ...unsettled];
   }
 
@@ -227,6 +308,10 @@ export class Pump {
     log.warn("round.failed", { error: messageOf(thrown), unsettled: this.#endings.length });
     this.#deps.callAt(this.#deps.now() + STORE_RETRY_MS);
   }
+}
+
+function placeKey({ tenantId, agent }: Place): string {
+  return `${tenantId}/${agent}`;
 }
 
 /** Whether the store may take the same transaction a little later. */

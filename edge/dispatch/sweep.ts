@@ -1,11 +1,21 @@
 import { and, eq, isNotNull, min, sql } from "drizzle-orm";
 import type { StoreDb } from "#shared/store/connect.ts";
-import { extendLease, requeueRollout, sweepExpired, type AttemptRef } from "#shared/store/rollouts.ts";
+import {
+  extendLease,
+  listIdleSessions,
+  requeueRollout,
+  sweepExpired,
+  type AttemptRef,
+  type IdleSession,
+} from "#shared/store/rollouts.ts";
 import { transact, type Statement, type StoreWriter } from "#shared/store/statement.ts";
 import { rollouts } from "#shared/tables.ts";
 
 /** How long a lease lasts; the dispatcher extends those of its running attempts several times in that time. */
 export const LEASE_MS = 60_000;
+
+/** Sessions that one sweep settles; the others wait for the next. */
+const IDLE_A_SWEEP = 200;
 
 export interface SweepDeps {
   readonly db: StoreDb;
@@ -18,6 +28,8 @@ export interface Swept {
   readonly expired: readonly string[];
   /** Of the attempts that were given, those that the store no longer knows as running: cancelled, for example. */
   readonly lost: readonly AttemptRef[];
+  /** Live sessions that are over, to be settled with the text of their last answer. */
+  readonly idle: readonly IdleSession[];
   /** When the earliest queued rollout may be leased (milliseconds since the epoch); undefined where none is queued. */
   readonly nextDue: number | undefined;
 }
@@ -48,6 +60,7 @@ export async function sweep({ db, writer, now }: SweepDeps, running: readonly At
   ]);
   const aliveAttempts = new Map(alive.map((row) => [row.rolloutId, row.attempt]));
   return {
+    idle: await listIdleSessions(db, at, IDLE_A_SWEEP),
     expired: expired.map((row) => row.id),
     lost: running.filter((ref) => aliveAttempts.get(ref.rolloutId) !== ref.attempt),
     nextDue: queued?.nextDue ?? undefined,

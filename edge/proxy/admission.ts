@@ -3,6 +3,7 @@ import { z } from "zod";
 import { FulgurError } from "#shared/errors.ts";
 import type { StoreDb } from "#shared/store/connect.ts";
 import type { StoreWriter } from "#shared/store/statement.ts";
+import { rolloutJti } from "#shared/store/tokens.ts";
 import type { Principal, RolloutClaims } from "#shared/tokens.ts";
 import { RetryLaterError } from "../http-errors.ts";
 import { TtlCache } from "../ttl-cache.ts";
@@ -114,7 +115,8 @@ export function admission(): Admission {
       // Where it fails, states grow old and the calls themselves ask.
       if (calling.size > 0) request.later(refresh(request).catch(() => undefined));
     }
-    calling.set(key, { id: rollout.rolloutId, tenant: principal.tenantId, jti: principal.jti });
+    const { rolloutId: id } = rollout;
+    calling.set(key, { id, tenant: principal.tenantId, jti: principal.jti, rollout_jti: rolloutJti(id) });
   }
 
   return {
@@ -169,6 +171,8 @@ interface Calling {
   readonly id: string;
   readonly tenant: string;
   readonly jti: string;
+  /** What is revoked where all of the rollout's tokens are. */
+  readonly rollout_jti: string;
 }
 
 type Reread = Pick<RolloutState, "status" | "attempt" | "revoked" | "failOpen">;
@@ -180,7 +184,8 @@ async function readStates(db: StoreDb, rollouts: readonly Calling[]): Promise<Re
   // As one text: the client spends longer on a row than the server.
   const { states } = await db.get<{ states: string }>(sql`
     select json_group_array(json_array(r.id, r.status, r.attempt,
-      exists (select 1 from revoked_tokens where jti = c.value ->> 'jti' and tenant_id = r.tenant_id),
+      exists (select 1 from revoked_tokens
+        where jti in (c.value ->> 'jti', c.value ->> 'rollout_jti') and tenant_id = r.tenant_id),
       (select settings from tenants where id = r.tenant_id))) as states
     from json_each(${JSON.stringify(rollouts)}) c
     cross join rollouts r on r.id = c.value ->> 'id' and r.tenant_id = c.value ->> 'tenant'`);
@@ -217,7 +222,8 @@ async function readState(
   // One question and not four: this is on the path of a rollout's first call.
   const rows = await db.all(sql`
     select r.status, r.attempt, s.calls, s.tokens,
-      exists (select 1 from revoked_tokens where jti = ${jti} and tenant_id = ${tenantId}) as revoked,
+      exists (select 1 from revoked_tokens
+        where jti in (${jti}, ${rolloutJti(rolloutId)}) and tenant_id = ${tenantId}) as revoked,
       (select settings from tenants where id = ${tenantId}) as settings
     from rollouts r, (select ${spending}) s
     where r.id = ${rolloutId} and r.tenant_id = ${tenantId}`);

@@ -42,7 +42,11 @@ export interface CallEnd {
  */
 export class Capture {
   readonly start: CallStart;
+  /** Of the agent's model name: the name that its map has, or `main`. */
+  role = "main";
+  /** The policy's version that was asked, or the frozen provider; neither before it is known. */
   target: PolicyVersion | undefined;
+  provider: string | null = null;
   temperature: number | null = null;
   upstreamAttempts = 1;
   firstByteAt: number | undefined;
@@ -54,6 +58,7 @@ export class Capture {
   readonly toolCalls: ToolCall[] = [];
   /** Fields of a whole answer's message beyond the known ones, such as `reasoning_content`. */
   #message: Json | undefined;
+  #messageText: string | undefined;
   #promptTokenIds: readonly number[] | undefined;
   readonly #responseTokenIds: number[] = [];
   readonly #logprobs: number[] = [];
@@ -68,6 +73,7 @@ export class Capture {
     const choice = firstChoice(answer);
     this.#takeFacts(answer, choice);
     this.#message = message;
+    this.#messageText = undefined;
   }
 
   /** Reads one chunk of a stream. Deltas are gathered by stream.ts, which rewrites them on the way. */
@@ -118,27 +124,37 @@ export class Capture {
     };
   }
 
+  /** A whole answer's message as JSON: the same text goes to the store and to the agent. */
+  get messageText(): string | null {
+    if (this.#messageText !== undefined) return this.#messageText;
+    const { message } = this;
+    if (message === null) return null;
+    const text = JSON.stringify(message);
+    if (this.#message !== undefined) this.#messageText = text;
+    return text;
+  }
+
   /** The store's row. Trainable where every sampled token came with its id and logprob and the answer is whole. */
   record(end: CallEnd): CallRecord {
     const { start, target } = this;
     const prompt = this.#promptTokenIds;
     const response = this.#responseTokenIds;
-    const missing = end.error === null ? this.#missingIds() : null;
-    const { message } = this;
+    const untrainable = end.error === null ? this.#untrainable() : null;
     return {
       id: start.id,
       tenantId: start.tenantId,
       rolloutId: start.rolloutId,
       attempt: start.attempt,
       mode: start.mode,
-      role: "main",
+      role: this.role,
       dialect: start.dialect,
       modelAsked: start.modelAsked,
       policy: target?.policy ?? null,
       policyVersion: target?.version ?? null,
+      provider: this.provider,
       modelAnswered: this.modelAnswered,
       request: start.requestText,
-      response: message === null ? null : JSON.stringify(message),
+      response: this.messageText,
       promptTokens: this.tokens.prompt,
       completionTokens: this.tokens.completion,
       promptTokenIds: prompt === undefined ? null : packIds(prompt),
@@ -148,8 +164,8 @@ export class Capture {
       temperature: this.temperature,
       finishReason: this.finishReason,
       httpStatus: end.httpStatus,
-      error: end.error ?? missing,
-      trainable: end.error === null && missing === null,
+      error: end.error ?? untrainable,
+      trainable: end.error === null && untrainable === null,
       firstByteMs: this.firstByteAt === undefined ? null : this.firstByteAt - start.startedAt,
       latencyMs: end.now - start.startedAt,
       upstreamAttempts: this.upstreamAttempts,
@@ -158,7 +174,8 @@ export class Capture {
   }
 
   /** Why RL cannot train on a whole answer, or null. Endpoints are known to lose ids in streams and tool parsers. */
-  #missingIds(): string | null {
+  #untrainable(): string | null {
+    if (this.provider !== null) return "frozen";
     const ids = this.#responseTokenIds.length;
     if (this.#promptTokenIds === undefined || ids === 0) return "no_token_ids";
     if (this.#logprobs.length !== ids) return "logprobs_incomplete";

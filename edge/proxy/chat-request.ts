@@ -20,8 +20,16 @@ const chatRequestSchema = z.looseObject({
 });
 export type ChatRequest = z.infer<typeof chatRequestSchema>;
 
-/** @throws FulgurError ERR_INVALID_REQUEST saying which field was wanted how */
+/**
+ * A request for one answer.
+ * @throws FulgurError ERR_INVALID_REQUEST saying which field was wanted how
+ */
 export function parseChatRequest(text: string): ChatRequest {
+  return oneAnswer(readChatRequest(text));
+}
+
+/** @throws FulgurError ERR_INVALID_REQUEST saying which field was wanted how */
+export function readChatRequest(text: string): ChatRequest {
   let body: unknown;
   try {
     body = JSON.parse(text);
@@ -30,7 +38,11 @@ export function parseChatRequest(text: string): ChatRequest {
       cause,
     });
   }
-  const request = isUsual(body) ? body : checked(body);
+  return isUsual(body) ? body : checked(body);
+}
+
+/** What a policy can be asked; providers may be asked for more. @throws FulgurError ERR_INVALID_REQUEST */
+export function oneAnswer(request: ChatRequest): ChatRequest {
   if ((request.n ?? 1) !== 1) {
     throw new FulgurError(
       "ERR_INVALID_REQUEST",

@@ -5,6 +5,10 @@ import { isObject, parseObject } from "./answer.ts";
 export interface UpstreamOptions<T> {
   readonly url: string;
   readonly body: string;
+  /** Besides or instead of the content type. */
+  readonly headers?: Headers;
+  /** Who is asked, for messages. */
+  readonly name?: string;
   readonly fetch: typeof fetch;
   /** Ends everything: the client has gone. */
   readonly signal: AbortSignal;
@@ -22,17 +26,24 @@ export interface UpstreamAnswer<T> {
   readonly attempts: number;
 }
 
-/** Inference did not answer; `attempts` is how often it was asked. */
+/** The upstream did not answer; `attempts` is how often it was asked, `status` what it refused with, if it did. */
 export class UpstreamError extends RetryLaterError {
   readonly attempts: number;
+  readonly status: number | undefined;
 
   constructor(
     code: ErrorCode,
     message: string,
-    options: { readonly attempts: number; readonly retryAfterSeconds?: number; readonly cause?: unknown },
+    options: {
+      readonly attempts: number;
+      readonly status?: number;
+      readonly retryAfterSeconds?: number;
+      readonly cause?: unknown;
+    },
   ) {
     super(code, message, { cause: options.cause, retryAfterSeconds: options.retryAfterSeconds ?? 1 });
     this.attempts = options.attempts;
+    this.status = options.status;
   }
 }
 
@@ -42,22 +53,22 @@ const FIRST_BACKOFF_MS = 100;
 const MAX_BACKOFF_MS = 10_000;
 
 /**
- * Posts a request to inference; repeats it after 408, 409, 429, 5xx and connection errors, waiting as long as
+ * Posts a request to inference, or to whoever the options name; repeats it after 408, 409, 429, 5xx and connection errors, waiting as long as
  * Retry-After says or else exponentially longer with full jitter. Nothing of an answer has been passed on before `read`
  * returns, so repeating is safe.
- * @throws UpstreamError ERR_INVALID_REQUEST when inference refuses the request itself, ERR_OVERLOADED when it stays
+ * @throws UpstreamError ERR_INVALID_REQUEST when the request itself is refused, ERR_OVERLOADED when it stays
  * full, ERR_TIMEOUT when it is too slow, else ERR_UPSTREAM; the signal's reason when the client has gone
  */
 export async function askInference<T>(options: UpstreamOptions<T>): Promise<UpstreamAnswer<T>> {
-  const { url, signal, maxAttempts = 4, random = Math.random, sleep = pause } = options;
+  const { url, name = "inference", signal, maxAttempts = 4, random = Math.random, sleep = pause } = options;
   for (let attempt = 1; ; attempt++) {
     const outcome = await once(options);
     if (outcome.status === "answered") return { value: outcome.value, attempts: attempt };
     signal.throwIfAborted();
     const { failure, repeat, retryAfterMs } =
       outcome.status === "refused"
-        ? await refusal(outcome.response, attempt)
-        : unreachable(outcome.cause, url, attempt);
+        ? await refusal(outcome.response, { name, attempts: attempt })
+        : unreachable(outcome.cause, { name, url, attempts: attempt });
     if (!repeat || attempt === maxAttempts || (retryAfterMs ?? 0) > MAX_BACKOFF_MS) throw failure;
     await sleep(retryAfterMs ?? random() * Math.min(MAX_BACKOFF_MS, FIRST_BACKOFF_MS * 2 ** attempt), signal);
     signal.throwIfAborted();
@@ -70,18 +81,20 @@ type Outcome<T> =
   | { readonly status: "unreachable"; readonly cause: unknown };
 
 async function once<T>(options: UpstreamOptions<T>): Promise<Outcome<T>> {
-  const { url, body, fetch: send, signal, read, timeoutMs = 120_000 } = options;
+  const { url, name = "inference", body, headers, fetch: send, signal, read, timeoutMs = 120_000 } = options;
   const controller = new AbortController();
   // Stays after the headers: a client that leaves in mid-stream ends the generation.
   signal.addEventListener("abort", () => controller.abort(signal.reason));
   const timer = setTimeout(() => {
-    controller.abort(new FulgurError("ERR_TIMEOUT", `inference did not answer within ${timeoutMs} ms`));
+    controller.abort(new FulgurError("ERR_TIMEOUT", `${name} did not answer within ${timeoutMs} ms`));
   }, timeoutMs);
   try {
     const response = await send(url, {
       method: "POST",
-      headers: { "content-type": "application/json" },
+      headers: headers ?? { "content-type": "application/json" },
       body,
+      // An address that was allowed must not lead to one that was not.
+      redirect: "manual",
       signal: controller.signal,
     });
     return response.ok ? { status: "answered", value: await read(response) } : { status: "refused", response };
@@ -99,11 +112,16 @@ interface Failure {
   readonly retryAfterMs?: number | undefined;
 }
 
-function unreachable(cause: unknown, url: string, attempts: number): Failure {
+interface Asked {
+  readonly name: string;
+  readonly attempts: number;
+}
+
+function unreachable(cause: unknown, { name, url, attempts }: Asked & { readonly url: string }): Failure {
   const tooSlow = cause instanceof FulgurError && cause.code === "ERR_TIMEOUT";
   const message = tooSlow
     ? `${cause.message} (${attempts} attempts)`
-    : `inference at ${new URL(url).origin} did not answer (${attempts} attempts, last: ${messageOf(cause)})`;
+    : `${name} at ${new URL(url).origin} did not answer (${attempts} attempts, last: ${messageOf(cause)})`;
   return {
     failure: new UpstreamError(tooSlow ? "ERR_TIMEOUT" : "ERR_UPSTREAM", message, { attempts, cause }),
     // Slow already: asking again would only double the load.
@@ -112,20 +130,20 @@ function unreachable(cause: unknown, url: string, attempts: number): Failure {
 }
 
 /** What a status other than 2xx means; reads the body. */
-async function refusal(response: Response, attempts: number): Promise<Failure> {
+async function refusal(response: Response, { name, attempts }: Asked): Promise<Failure> {
   const { status } = response;
   const said = await reasonOf(response);
   if (status === 400 || status === 413) {
-    const message = `inference refused the request: ${said}`;
-    return { failure: new UpstreamError("ERR_INVALID_REQUEST", message, { attempts }), repeat: false };
+    const message = `${name} refused the request: ${said}`;
+    return { failure: new UpstreamError("ERR_INVALID_REQUEST", message, { attempts, status }), repeat: false };
   }
   const retryAfterMs = parseRetryAfter(response.headers.get("retry-after"));
   const failure = new UpstreamError(
     status === 429 ? "ERR_OVERLOADED" : "ERR_UPSTREAM",
-    `inference answered ${status} (${attempts} attempts): ${said}`,
-    { attempts, retryAfterSeconds: (retryAfterMs ?? 1000) / 1000 },
+    `${name} answered ${status} (${attempts} attempts): ${said}`,
+    { attempts, status, retryAfterSeconds: (retryAfterMs ?? 1000) / 1000 },
   );
-  return { failure, repeat: status >= 500 || WORTH_REPEATING.has(status), retryAfterMs };
+  return { failure, repeat: (status >= 500 && status !== 501) || WORTH_REPEATING.has(status), retryAfterMs };
 }
 
 async function reasonOf(response: Response): Promise<string> {

@@ -1,16 +1,38 @@
-import { z } from "zod";
+import type { AgentSettings } from "#shared/agent-settings.ts";
 import { newId } from "#shared/ids.ts";
 import type { NewReward } from "#shared/store/rewards.ts";
+import type { Json } from "#shared/tables.ts";
+import { isSuccess } from "./success.ts";
+import { chatToolResults } from "./tool-results.ts";
 
-export interface AirOptions {
+/** What of an agent's settings its AIR signals come from. */
+export interface AirSettings {
+  /** Weight w of each rewarded tool by name, such as `{ memory: 0.3, search: 0.2 }`; other tools earn nothing. */
+  readonly tools: AgentSettings["tools"];
+  /** When a tool's result counts as success; the default rules where it has none. */
+  readonly success?: AgentSettings["success"];
+}
+
+export interface AirOptions extends AirSettings {
   readonly tenantId: string;
   readonly rolloutId: string;
   readonly attempt: number;
-  /** Weight w of each rewarded tool by name, such as `{ memory: 0.3, search: 0.2 }`; other tools earn nothing. */
-  readonly tools: Readonly<Record<string, number>>;
   /** Milliseconds since the epoch. */
   readonly now: number;
 }
+
+/** What became of one tool call. */
+export interface ToolOutcome {
+  readonly toolCallId: string;
+  readonly tool: string;
+  readonly succeeded: boolean;
+}
+
+/** Where an outcome was seen: a later request's tool message, an `execute_tool` span, or an explicit event. */
+export type AirChannel = "message" | "span" | "event";
+
+/** Ids become part of a key; one that no proxy of ours made may be of any length. */
+export const MAX_TOOL_CALL_ID = 256;
 
 /**
  * Automatic intermediate rewards: each tool result seen in a chat request becomes +w of its tool where the tool
@@ -24,96 +46,52 @@ export interface AirOptions {
  * @see Luo et al. 2025, arXiv:2508.03680: intermediate rewards from what is observed of tool calls
  */
 export function airRewards(messages: unknown, options: AirOptions): NewReward[] {
-  const { tenantId, rolloutId, attempt, tools, now } = options;
-  const seen = new Set<string>();
-  const found: NewReward[] = [];
-  for (const { toolCallId, tool, succeeded } of toolOutcomes(messages)) {
-    const weight = Object.hasOwn(tools, tool) ? tools[tool] : undefined;
-    if (weight === undefined || weight === 0 || seen.has(toolCallId)) continue;
-    seen.add(toolCallId);
-    found.push({
-      id: newId("reward"),
-      tenantId,
-      key: `air:${rolloutId}:${attempt}:${toolCallId}`,
-      rolloutId,
-      attempt,
-      callId: null,
-      source: "air",
-      name: tool,
-      value: succeeded ? weight : -weight,
-      detail: { tool_call_id: toolCallId, succeeded },
-      createdAt: now,
-    });
+  const found = new Map<string, NewReward>();
+  for (const { toolCallId, tool, text } of chatToolResults(messages)) {
+    // Judging a result may parse all of it, so what earns nothing is not looked at.
+    if (tool === undefined || found.has(toolCallId) || weightOf(options, tool) === 0) continue;
+    const succeeded = judgeTool(options, tool, text);
+    const reward = succeeded === undefined ? undefined : airReward({ toolCallId, tool, succeeded }, options);
+    if (reward !== undefined) found.set(toolCallId, reward);
   }
-  return found;
-}
-
-/** What became of one tool call, as a chat request shows it. */
-export interface ToolOutcome {
-  readonly toolCallId: string;
-  readonly tool: string;
-  readonly succeeded: boolean;
-}
-
-/** The tool results of a chat request with the names of their tools, in order. */
-export function toolOutcomes(messages: unknown): ToolOutcome[] {
-  if (!Array.isArray(messages)) return [];
-  const toolOfCall = new Map<string, string>();
-  const outcomes: ToolOutcome[] = [];
-  for (const message of messages as readonly unknown[]) {
-    const assistant = assistantMessage.safeParse(message);
-    if (assistant.success) {
-      for (const call of assistant.data.tool_calls) toolOfCall.set(call.id, call.function.name);
-      continue;
-    }
-    const result = toolMessage.safeParse(message);
-    if (!result.success) continue;
-    const { tool_call_id: toolCallId, name, content } = result.data;
-    const tool = toolOfCall.get(toolCallId) ?? name;
-    if (tool !== undefined && tool !== null) outcomes.push({ toolCallId, tool, succeeded: isSuccess(textOf(content)) });
-  }
-  return outcomes;
-}
-
-/** The names of the tools that an assistant's message calls, in order; none where it is not of the chat form. */
-export function toolsCalled(message: unknown): string[] {
-  const assistant = assistantMessage.safeParse(message);
-  return assistant.success ? assistant.data.tool_calls.map((call) => call.function.name) : [];
+  return [...found.values()];
 }
 
 /**
- * Whether a tool's result text tells of success. A failure is a JSON object with a truthy `error` (`"error": null`
- * is how many tools say that all went well), or a text that begins with the word "error".
+ * The reward of one tool call, whichever way its outcome was seen: the key is the same for all of them, so the first that
+ * is stored stays and the others change nothing.
+ * @returns undefined where the agent's settings give the tool no weight, or the id is too long to be a key
  */
-export function isSuccess(text: string): boolean {
-  const trimmed = text.trimStart();
-  if (/^error/i.test(trimmed)) return false;
-  // Parsing is worth its cost only where an `error` key can be there at all.
-  if (!trimmed.startsWith("{") || !trimmed.includes("error")) return true;
-  try {
-    const value: unknown = JSON.parse(trimmed);
-    return !(typeof value === "object" && value !== null && Boolean(Reflect.get(value, "error")));
-  } catch {
-    return true;
-  }
+export function airReward(
+  outcome: ToolOutcome,
+  options: AirOptions,
+  channel: AirChannel = "message",
+): NewReward | undefined {
+  const { toolCallId, tool, succeeded } = outcome;
+  const { tenantId, rolloutId, attempt, now } = options;
+  const weight = weightOf(options, tool);
+  if (weight === 0 || toolCallId === "" || toolCallId.length > MAX_TOOL_CALL_ID) return undefined;
+  const detail: Json = { tool_call_id: toolCallId, succeeded, seen: channel };
+  return {
+    id: newId("reward"),
+    tenantId,
+    key: `air:${rolloutId}:${attempt}:${toolCallId}`,
+    rolloutId,
+    attempt,
+    callId: null,
+    source: "air",
+    name: tool,
+    value: succeeded ? weight : -weight,
+    detail,
+    createdAt: now,
+  };
 }
 
-const assistantMessage = z.looseObject({
-  role: z.literal("assistant"),
-  tool_calls: z.array(z.looseObject({ id: z.string().min(1), function: z.looseObject({ name: z.string() }) })),
-});
+/** Whether a tool's result text tells of success by that tool's rules; undefined where they cannot be applied. */
+export function judgeTool({ success = {} }: AirSettings, tool: string, text: string): boolean | undefined {
+  return isSuccess(text, Object.hasOwn(success, tool) ? success[tool] : undefined);
+}
 
-const toolMessage = z.looseObject({
-  role: z.literal("tool"),
-  // The id becomes part of a key: one that no proxy of ours made may be of any length.
-  tool_call_id: z.string().min(1).max(256),
-  name: z.string().nullish(),
-  content: z.union([z.string(), z.array(z.unknown())]).nullish(),
-});
-
-const textPart = z.looseObject({ type: z.literal("text"), text: z.string() });
-
-function textOf(content: z.infer<typeof toolMessage>["content"]): string {
-  if (typeof content === "string") return content;
-  return (content ?? []).map((part) => textPart.safeParse(part).data?.text ?? "").join("");
+function weightOf({ tools }: AirSettings, tool: string): number {
+  return Object.hasOwn(tools, tool) ? (tools[tool] ?? 0) : 0;
 }

@@ -1,4 +1,4 @@
-import { and, asc, eq, inArray, sql } from "drizzle-orm";
+import { and, asc, eq, inArray, ne, sql } from "drizzle-orm";
 import type { StoreDb } from "#shared/store/connect.ts";
 import type { Rollout } from "#shared/store/rollouts.ts";
 import { calls, rewards, rollouts, tasks, type Json, type Judge } from "#shared/tables.ts";
@@ -9,9 +9,9 @@ export interface Evidence {
   readonly rollout: Rollout;
   /** Null where the rollout has no task, or the task no judge. */
   readonly judge: Judge | null;
-  /** Rewards `air` and `explicit` of this attempt, oldest first. */
+  /** Rewards `air`, `explicit` and `feedback` of this attempt, oldest first. */
   readonly rewards: readonly SeenReward[];
-  /** Calls of this attempt, oldest first. */
+  /** The agent's own calls of this attempt, oldest first; not those of its judge. */
   readonly calls: readonly SeenCall[];
 }
 
@@ -27,6 +27,9 @@ export interface SeenCall {
   /** The assistant's message. */
   readonly response: Json | null;
 }
+
+/** The role of calls that judge a rollout; they are recorded in it and are no part of what its agent did. */
+export const JUDGE_ROLE = "judge";
 
 /**
  * Reads the evidence of some rollouts in one round trip, without prompts and token ids: those are most of a call.
@@ -59,7 +62,7 @@ export async function readEvidence(
         and(
           eq(rewards.tenantId, tenantId),
           sql`${rewards.rolloutId} in ${wanted}`,
-          inArray(rewards.source, ["air", "explicit"]),
+          inArray(rewards.source, ["air", "explicit", "feedback"]),
         ),
       )
       .orderBy(asc(rewards.createdAt), asc(rewards.id)),
@@ -71,7 +74,7 @@ export async function readEvidence(
         response: calls.response,
       })
       .from(calls)
-      .where(and(eq(calls.tenantId, tenantId), sql`${calls.rolloutId} in ${wanted}`))
+      .where(and(eq(calls.tenantId, tenantId), sql`${calls.rolloutId} in ${wanted}`, ne(calls.role, JUDGE_ROLE)))
       .orderBy(asc(calls.createdAt), asc(calls.id)),
   ]);
   return new Map(

@@ -1,29 +1,32 @@
-import { FulgurError, messageOf } from "#shared/errors.ts";
+import { FulgurError } from "#shared/errors.ts";
 import { newId } from "#shared/ids.ts";
 import type { StoreDb } from "#shared/store/connect.ts";
 import { recordRewards, type NewReward } from "#shared/store/rewards.ts";
 import { closeRollout, readRollout, requeueRollout, type AttemptRef, type Rollout } from "#shared/store/rollouts.ts";
 import type { Row, Statement, StoreWriter } from "#shared/store/statement.ts";
-import type { Outcome } from "#shared/tables.ts";
 import type { DropReason } from "#shared/words.ts";
-import { toolsCalled } from "./air.ts";
+import { toolCallsOf } from "./tool-results.ts";
+import type { EvaluatorDeps } from "./evaluators/contract.ts";
 import { readEvidence, type Evidence } from "./evidence.ts";
-import { judgeResult, type Verdict } from "./terminal.ts";
+import { fewAtATime, judgeQuickly, judgeSlowly, JUDGES_AT_ONCE, type Judgement, type SlowCase } from "./judgement.ts";
+import { redact } from "./redact.ts";
+import { computeReward, ownOf, type RewardWeights } from "./reward.ts";
 
-/** How an agent's rewards are weighed; a part of its configuration. */
-export interface RewardWeights {
-  /** Tool name → weight of its AIR signal. */
-  readonly tools: Readonly<Record<string, number>>;
-  /** r = α·status + (1 − α)·terminal. */
-  readonly alpha: number;
-}
+export type { RewardWeights } from "./reward.ts";
 
 export interface FinishDeps {
   /** May be a read-only connection. */
   readonly db: StoreDb;
   readonly writer: Pick<StoreWriter, "transact" | "status">;
-  /** By agent name; an agent that is not there has no tools to be rewarded for. */
+  /** The tenant's, by name; an agent that is not there has no tools to be rewarded for. */
   readonly agents: Readonly<Record<string, RewardWeights>>;
+  /** For judges that have to ask somebody; without it they cannot judge. */
+  readonly evaluators?: EvaluatorDeps;
+  /**
+   * Takes an ending whose judge has to be asked, to be settled again together with its judgement: nothing else then waits
+   * for that judge. Where absent, settling itself waits.
+   */
+  readonly judgeLater?: (ending: Answered, judgement: Promise<Judgement>) => void;
   /** Milliseconds since the epoch. */
   readonly now: () => number;
   /** In [0, 1). */
@@ -31,16 +34,28 @@ export interface FinishDeps {
 }
 
 /** How an attempt ended. Only what the agent itself came to is an outcome; a broken attempt is retried or dropped. */
-export type Ending = AttemptRef &
-  (
-    | { readonly type: "answered"; readonly result: string | null; readonly reward: number | null }
-    | { readonly type: "broken"; readonly error: string; readonly reason: BreakReason }
-  );
+export type Ending = Answered | Broken;
+export interface Answered extends AttemptRef {
+  readonly type: "answered";
+  readonly result: string | null;
+  /** In place of the judge's terminal reward. */
+  readonly reward: number | null;
+  /** Where it was judged before. */
+  readonly judgement?: Judgement;
+}
+export interface Broken extends AttemptRef {
+  readonly type: "broken";
+  readonly error: string;
+  readonly reason: BreakReason;
+}
 export type BreakReason = Extract<DropReason, "upstream_failed" | "agent_failed" | "timeout">;
 
-/** What became of a rollout: `ended` where that attempt had already ended, and nothing was changed. */
+/**
+ * What became of a rollout: `ended` where that attempt had already ended, and nothing was changed; `judging` where its judge
+ * is being asked and it will be settled again (see {@link FinishDeps.judgeLater}).
+ */
 export type Settled =
-  | { readonly status: "finished" | "failed" | "ended" }
+  | { readonly status: "finished" | "failed" | "ended" | "judging" }
   | { readonly status: "queued"; readonly notBefore: number };
 
 /** Longer error texts are cut: they may quote a whole upstream answer. */
@@ -102,15 +117,21 @@ export async function settleAttempts(
   alongside: readonly Statement[] = [],
 ): Promise<{ readonly settled: readonly Settled[]; readonly rows: readonly (readonly Row[])[] }> {
   const evidence = await gather(deps, endings);
-  const decisions = endings.map((ending) =>
-    decide(ending, evidence.get(ending.rolloutId), {
-      agents: deps.agents,
-      now: deps.now(),
-      random: deps.random,
-    }),
+  const judged = await fewAtATime(endings, JUDGES_AT_ONCE, (ending) =>
+    prepare(deps, ending, evidence.get(ending.rolloutId)),
+  );
+  const decisions = judged.map(({ ending, evidence: seen, weights, judgement }) =>
+    judgement.type === "slow"
+      ? { settled: { status: "judging" } as const, statements: [] }
+      : decide(ending, seen, { weights, judgement, now: deps.now(), random: deps.random }),
   );
   const statements = [...decisions.flatMap((decision) => decision.statements), ...alongside];
   const rows = statements.length === 0 ? [] : await deps.writer.transact(statements);
+  // Only now: what the store refuses is settled again, and nobody should be asked twice.
+  for (const { ending, judgement } of judged) {
+    if (judgement.type === "slow" && ending.type === "answered")
+      deps.judgeLater?.(ending, judgeSlowly(deps, judgement));
+  }
   return { settled: decisions.map((decision) => decision.settled), rows: rows.slice(rows.length - alongside.length) };
 }
 
@@ -137,8 +158,40 @@ async function gather(deps: FinishDeps, endings: readonly Ending[]): Promise<Map
   return new Map(found.flatMap((evidence) => [...evidence]));
 }
 
+interface Prepared {
+  readonly ending: Ending;
+  readonly evidence: Evidence | undefined;
+  readonly weights: RewardWeights | undefined;
+  readonly judgement: Judgement | SlowCase;
+}
+
+/** What deciding takes: the agent's weights, and the judgement of a result, or whom to ask for it later. */
+async function prepare(deps: FinishDeps, ending: Ending, evidence: Evidence | undefined): Promise<Prepared> {
+  const weights = evidence === undefined ? undefined : ownOf(deps.agents, evidence.rollout.agent);
+  const prepared = { ending, evidence, weights };
+  if (ending.type === "broken" || evidence === undefined || !isRunning(ending, evidence.rollout)) {
+    return { ...prepared, judgement: { type: "unjudged" } };
+  }
+  if (ending.judgement !== undefined) return { ...prepared, judgement: ending.judgement };
+  const first = judgeQuickly({ evidence, weights, result: ending.result });
+  if (first.type !== "slow") return { ...prepared, judgement: first };
+  // Asking costs time and money, and a reward that was given stands all the same.
+  if (givenReward(ending, evidence) !== undefined) return { ...prepared, judgement: { type: "unjudged" } };
+  return { ...prepared, judgement: deps.judgeLater === undefined ? await judgeSlowly(deps, first) : first };
+}
+
+function isRunning(ending: Ending, rollout: Rollout): boolean {
+  return rollout.tenantId === ending.tenantId && rollout.status === "running" && rollout.attempt === ending.attempt;
+}
+
+/** The terminal reward that was given with the ending, or before it; the latest. */
+function givenReward(ending: Answered, { rewards }: Evidence): number | undefined {
+  return ending.reward ?? rewards.findLast((seen) => seen.source === "explicit" && seen.callId === null)?.value;
+}
+
 export interface DecideOptions {
-  readonly agents: FinishDeps["agents"];
+  readonly weights: RewardWeights | undefined;
+  readonly judgement: Judgement;
   readonly now: number;
   readonly random: () => number;
 }
@@ -149,23 +202,14 @@ export function decide(
   evidence: Evidence | undefined,
   options: DecideOptions,
 ): { readonly settled: Settled; readonly statements: Statement[] } {
-  const rollout = evidence?.rollout;
-  if (
-    evidence === undefined ||
-    rollout === undefined ||
-    rollout.tenantId !== ending.tenantId ||
-    rollout.status !== "running" ||
-    rollout.attempt !== ending.attempt
-  ) {
+  if (evidence === undefined || !isRunning(ending, evidence.rollout)) {
     return { settled: { status: "ended" }, statements: [] };
   }
-  return ending.type === "broken"
-    ? retryOrFail(ending, rollout, options)
-    : reward(ending, evidence, options.agents[rollout.agent], options.now);
+  return ending.type === "broken" ? retryOrFail(ending, evidence.rollout, options) : reward(ending, evidence, options);
 }
 
 function retryOrFail(
-  ending: Extract<Ending, { type: "broken" }>,
+  ending: Broken,
   rollout: Rollout,
   { now, random }: DecideOptions,
 ): { settled: Settled; statements: Statement[] } {
@@ -190,39 +234,21 @@ export function retryDelayMs(attempt: number, random: () => number): number {
 }
 
 function reward(
-  ending: Extract<Ending, { type: "answered" }>,
+  ending: Answered,
   evidence: Evidence,
-  weights: RewardWeights | undefined,
-  now: number,
+  { weights, judgement, now }: DecideOptions,
 ): { settled: Settled; statements: Statement[] } {
-  const { rollout, judge, rewards, calls } = evidence;
-  const tools = weights?.tools ?? {};
-  const explicit =
-    ending.reward ?? rewards.findLast((seen) => seen.source === "explicit" && seen.callId === null)?.value;
-
-  let verdict: Verdict | undefined;
-  let judgeFailure: string | null = null;
-  try {
-    verdict = judge === null ? undefined : judgeResult(judge, ending.result);
-  } catch (thrown) {
-    // The agent did its part: a judge that cannot judge must not cost it another attempt.
-    judgeFailure = messageOf(thrown);
-  }
-  const terminal = explicit ?? verdict?.terminal;
-  const status = airStatus(tools, rewards);
-  const alpha = weights !== undefined && hasWeight(tools) ? weights.alpha : 0;
-  const total = terminal === undefined ? null : alpha * status + (1 - alpha) * terminal;
-  const outcome: Outcome | null =
-    terminal === undefined
-      ? null
-      : {
-          status,
-          terminal,
-          correctness: verdict?.correctness ?? 0,
-          format: verdict?.format ?? 0,
-          tools: calls.flatMap((call) => toolsCalled(call.response)),
-        };
-
+  const { rollout, rewards, calls } = evidence;
+  const explicit = givenReward(ending, evidence);
+  const verdict = judgement.type === "judged" ? judgement.verdict : undefined;
+  const { terminal, total, outcome } = computeReward(weights, {
+    rewards,
+    verdict,
+    explicit,
+    feedback: rewards.filter((seen) => seen.source === "feedback").map((seen) => seen.value),
+    blend: "terminal alone",
+    tools: calls.flatMap((call) => toolCallsOf(call.response).map(({ name }) => name)),
+  });
   const dropReason = dropReasonOf(rollout, evidence, total);
   const terminalReward: NewReward[] =
     terminal === undefined
@@ -238,6 +264,7 @@ function reward(
             source: "terminal",
             name: explicit === undefined ? "judge" : "explicit",
             value: terminal,
+            detail: verdict === undefined ? null : { correctness: verdict.correctness, format: verdict.format },
             createdAt: now,
           },
         ];
@@ -248,8 +275,8 @@ function reward(
       ...closeRollout(ending, {
         now,
         status: "finished",
-        result: ending.result,
-        error: judgeFailure?.slice(0, MAX_ERROR_CHARACTERS) ?? null,
+        result: kept(ending.result, rollout, weights),
+        error: judgement.type === "failed" ? judgement.error.slice(0, MAX_ERROR_CHARACTERS) : null,
         reward: total,
         outcome,
         disposition: dropReason === null ? null : "dropped",
@@ -259,35 +286,15 @@ function reward(
   };
 }
 
+/** A live result is judged as it is and kept as its agent's rules allow. */
+function kept(result: string | null, rollout: Rollout, weights: RewardWeights | undefined): string | null {
+  return result === null || rollout.mode !== "live" ? result : redact(result, weights?.live?.redact ?? []).text;
+}
+
 /** Why a finished rollout can never train, or null where it may. Live runs are kept open: feedback may come later. */
 function dropReasonOf(rollout: Rollout, { calls }: Evidence, total: number | null): DropReason | null {
   if (rollout.mode === "live") return null;
   if (rollout.mode === "val") return "evaluation";
   if (!calls.some((call) => call.trainable)) return "no_trainable_call";
   return total === null ? "no_reward" : null;
-}
-
-/**
- * The status part of the reward: Σ_tools w·mean(±1) / Σ w, in [−1, 1], over the agent's tools; a tool that was never
- * called counts 0, so that calling what helps pays. 0 for an agent without weighed tools.
- */
-export function airStatus(
-  tools: Readonly<Record<string, number>>,
-  rewards: readonly { readonly source: string; readonly name: string; readonly value: number }[],
-): number {
-  let weighed = 0;
-  let weightSum = 0;
-  for (const [tool, weight] of Object.entries(tools)) {
-    const signs = rewards
-      .filter((seen) => seen.source === "air" && seen.name === tool)
-      .map((seen) => Math.sign(seen.value));
-    const mean = signs.length === 0 ? 0 : signs.reduce((sum, sign) => sum + sign, 0) / signs.length;
-    weighed += weight * mean;
-    weightSum += weight;
-  }
-  return weightSum === 0 ? 0 : weighed / weightSum;
-}
-
-function hasWeight(tools: Readonly<Record<string, number>>): boolean {
-  return Object.values(tools).some((weight) => weight > 0);
 }

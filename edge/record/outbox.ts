@@ -1,6 +1,5 @@
 import { FulgurError, messageOf } from "#shared/errors.ts";
-import { fromBase64, toBase64 } from "#shared/store/base64.ts";
-import type { Statement } from "#shared/store/statement.ts";
+import type { EncodedStatement } from "#shared/store/statement.ts";
 
 /**
  * Units of statements that wait for libSQL, in the Durable Object's own SQLite: in order, each whole or not at all.
@@ -10,7 +9,7 @@ export interface Outbox {
   /** Units that wait. */
   readonly size: number;
   /** @throws FulgurError ERR_STORE when it is full; what came before stays */
-  put(units: readonly (readonly Statement[])[]): void;
+  put(units: readonly (readonly EncodedStatement[])[]): void;
   /** The oldest units, at most so many and so many bytes (always one, if there is one). */
   peek(limit: { readonly units: number; readonly bytes: number }): readonly OutboxUnit[];
   remove(units: readonly OutboxUnit[]): void;
@@ -20,7 +19,7 @@ export interface Outbox {
 
 export interface OutboxUnit {
   readonly seq: number;
-  readonly statements: readonly Statement[];
+  readonly statements: readonly EncodedStatement[];
 }
 
 export interface OutboxBounds {
@@ -131,24 +130,12 @@ function full(units: number, chars: number): FulgurError {
   );
 }
 
-interface Blob64 {
-  readonly base64: string;
+function encode(statements: readonly EncodedStatement[]): string {
+  return JSON.stringify(statements.map(({ sql, argsJson }) => [sql, argsJson]));
 }
 
-function encode(statements: readonly Statement[]): string {
-  return JSON.stringify(
-    statements.map(({ sql, args }) => [
-      sql,
-      ...args.map((arg) => (arg instanceof Uint8Array ? { base64: toBase64(arg) } : arg)),
-    ]),
-  );
-}
-
-function decode(body: string): Statement[] {
+function decode(body: string): EncodedStatement[] {
   // Written by encode in this very file, in a table that nothing else writes.
-  const rows = JSON.parse(body) as [string, ...(string | number | null | Blob64)[]][];
-  return rows.map(([sql, ...args]) => ({
-    sql,
-    args: args.map((arg) => (typeof arg === "object" && arg !== null ? fromBase64(arg.base64) : arg)),
-  }));
+  const rows = JSON.parse(body) as [string, string][];
+  return rows.map(([sql, argsJson]) => ({ sql, argsJson }));
 }

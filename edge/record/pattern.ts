@@ -13,6 +13,8 @@ export interface Pattern {
   search(text: string): PatternMatch | undefined;
   /** Whether the whole text is a match. */
   matchesWhole(text: string): boolean;
+  /** The text with every match, one after the other from the left, replaced by a text as it is. */
+  replaceAll(text: string, replacement: string): string;
 }
 
 export interface PatternMatch {
@@ -56,6 +58,16 @@ function compile(source: string): Pattern {
       return { match: matcher.group() ?? "", group: (groups > 0 ? matcher.group(1) : undefined) ?? undefined };
     },
     matchesWhole: (text) => regex.matches(text),
+    replaceAll(text, replacement) {
+      const matcher = regex.matcher(text);
+      let replaced = "";
+      let from = 0;
+      while (matcher.find()) {
+        replaced += text.slice(from, matcher.start()) + replacement;
+        from = matcher.end();
+      }
+      return from === 0 && replaced === "" ? text : replaced + text.slice(from);
+    },
   };
 }
 

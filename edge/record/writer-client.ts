@@ -1,9 +1,9 @@
 import { FulgurError, type ErrorCode } from "#shared/errors.ts";
-import type { Row, Statement, StoreWriter, WriterStatus } from "#shared/store/statement.ts";
+import type { Row, Statement, StoreWriter, Writable, WriterStatus } from "#shared/store/statement.ts";
 
 /** What a stub of the Durable Object offers. */
 export interface WriterStub {
-  append(units: Statement[][]): Promise<void>;
+  append(units: Writable[][]): Promise<void>;
   transact(statements: Statement[]): Promise<Row[][]>;
   status(): Promise<WriterStatus>;
 }

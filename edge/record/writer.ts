@@ -2,7 +2,8 @@ import { DurableObject } from "cloudflare:workers";
 import { FulgurError, messageOf } from "#shared/errors.ts";
 import { logger } from "#shared/log.ts";
 import { openPipeline, type Pipeline } from "#shared/store/pipeline.ts";
-import type { Row, Statement, StoreWriter, WriterStatus } from "#shared/store/statement.ts";
+import { encoded } from "#shared/store/encoded.ts";
+import type { EncodedStatement, Row, Statement, StoreWriter, Writable, WriterStatus } from "#shared/store/statement.ts";
 import { fetchBy } from "../config.ts";
 import { openOutbox, type Outbox } from "./outbox.ts";
 
@@ -40,7 +41,7 @@ const RETRY_MAX_MS = 1000;
 const log = logger("writer");
 
 interface Waiting {
-  readonly statements: readonly Statement[];
+  readonly statements: readonly EncodedStatement[];
   readonly bytes: number;
   /** Appends may wait in the outbox; a transaction's rows are wanted now or not at all. */
   readonly kind: "append" | "transact";
@@ -76,7 +77,7 @@ export class Writer extends DurableObject<WriterEnv> implements StoreWriter {
     if (this.#away) void ctx.blockConcurrencyWhile(() => ctx.storage.setAlarm(Date.now()));
   }
 
-  async append(units: readonly (readonly Statement[])[]): Promise<void> {
+  async append(units: readonly (readonly Writable[])[]): Promise<void> {
     const settled = await Promise.allSettled(units.map((statements) => this.#enqueue(statements, "append")));
     for (const outcome of settled) if (outcome.status === "rejected") throw outcome.reason;
   }
@@ -101,7 +102,8 @@ export class Writer extends DurableObject<WriterEnv> implements StoreWriter {
     }
   }
 
-  #enqueue(statements: readonly Statement[], kind: Waiting["kind"]): Promise<Row[][]> {
+  #enqueue(given: readonly Writable[], kind: Waiting["kind"]): Promise<Row[][]> {
+    const statements = given.map(encoded);
     const bytes = bytesOf(statements);
     if (this.#waitingBytes + bytes > MAX_WAITING_BYTES && this.#waiting.length > 0) {
       return Promise.reject(
@@ -171,7 +173,7 @@ export class Writer extends DurableObject<WriterEnv> implements StoreWriter {
     }
   }
 
-  async #run(statements: readonly Statement[], wantsRows: boolean): Promise<Row[][]> {
+  async #run(statements: readonly EncodedStatement[], wantsRows: boolean): Promise<Row[][]> {
     this.#groupSince = Date.now();
     try {
       const rows = await this.#pipeline.run(statements, { rows: wantsRows ? "all" : "none" });
@@ -260,12 +262,6 @@ export class Writer extends DurableObject<WriterEnv> implements StoreWriter {
 }
 
 /** About what the statements take on the wire; the SQL text goes over once a group. */
-function bytesOf(statements: readonly Statement[]): number {
-  let bytes = 0;
-  for (const { args } of statements) {
-    for (const arg of args) {
-      bytes += typeof arg === "string" ? arg.length : arg instanceof Uint8Array ? (arg.length * 4) / 3 : 12;
-    }
-  }
-  return bytes;
+function bytesOf(statements: readonly EncodedStatement[]): number {
+  return statements.reduce((sum, { argsJson }) => sum + argsJson.length, 0);
 }

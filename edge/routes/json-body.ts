@@ -25,7 +25,8 @@ export function query<S extends z.ZodType>(url: string, schema: S): z.output<S> 
   return checked(schema, Object.fromEntries(new URL(url).searchParams), "the query");
 }
 
-function checked<S extends z.ZodType>(schema: S, value: unknown, what: string): z.output<S> {
+/** A value as its schema parses it. @throws FulgurError ERR_INVALID_REQUEST naming `what` */
+export function checked<S extends z.ZodType>(schema: S, value: unknown, what: string): z.output<S> {
   const parsed = schema.safeParse(value);
   if (parsed.success) return parsed.data;
   const [issue] = parsed.error.issues;

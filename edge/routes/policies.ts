@@ -1,6 +1,6 @@
 import { Hono } from "hono";
+import { auditedIfChanged } from "#shared/store/audit.ts";
 import { createPolicy, listPolicies, routePolicy } from "#shared/store/policies.ts";
-import { transact } from "#shared/store/statement.ts";
 import { policyInputSchema, routeBodySchema, snakeKeys } from "#shared/wire.ts";
 import { requireScope } from "../auth.ts";
 import type { EdgeHono } from "../context.ts";
@@ -12,7 +12,15 @@ export const policyRoutes = new Hono<EdgeHono>()
     const { parts, principal, writer } = c.var;
     requireScope(principal, "trainer");
     const policy = await jsonBody(c.req.raw, policyInputSchema);
-    await transact(writer, createPolicy({ ...policy, tenantId: principal.tenantId }, parts.now()));
+    const now = parts.now();
+    const { statements, read } = createPolicy({ ...policy, tenantId: principal.tenantId }, now);
+    const [insert, ...others] = statements;
+    const deed = { by: principal, action: "policy.registered", target: policy.name, now } as const;
+    const rows = await writer.transact([
+      ...(insert === undefined ? [] : [insert, auditedIfChanged({ ...deed, detail: { sha256: policy.sha256 } })]),
+      ...others,
+    ]);
+    read(rows);
     return c.json({ ok: true });
   })
   .get("/", async (c) => {
@@ -31,7 +39,9 @@ export const policyRoutes = new Hono<EdgeHono>()
     requireScope(principal, "trainer");
     const name = c.req.param("name");
     const { version } = await jsonBody(c.req.raw, routeBodySchema);
-    await transact(writer, routePolicy(principal.tenantId, name, version));
+    const { statements, read } = routePolicy(principal.tenantId, name, version);
+    const deed = { by: principal, action: "policy.routed", target: name, now: parts.now() } as const;
+    read(await writer.transact([...statements, auditedIfChanged({ ...deed, detail: { version } })]));
     parts.resolver.forget(principal.tenantId, name);
     return c.json({ ok: true });
   });

@@ -4,7 +4,7 @@ import { FulgurError } from "#shared/errors.ts";
 import { readBatchOfRollout } from "#shared/store/batches.ts";
 import { readCalls } from "#shared/store/calls.ts";
 import type { StoreDb } from "#shared/store/connect.ts";
-import { readRewards } from "#shared/store/rewards.ts";
+import { readRewards, recordReward } from "#shared/store/rewards.ts";
 import {
   cancelRollout,
   createRollouts,
@@ -14,13 +14,19 @@ import {
   readRollout,
   type Rollout,
 } from "#shared/store/rollouts.ts";
+import { transact } from "#shared/store/statement.ts";
 import { existingTaskIds } from "#shared/store/tasks.ts";
 import { dropBodySchema, finishBodySchema, rolloutsBodySchema } from "#shared/wire.ts";
+import { toolResultInputSchema } from "#shared/wire-feedback.ts";
 import { MODES, ROLLOUT_STATUSES } from "#shared/words.ts";
 import { requireOwnerOrScope, requireScope } from "../auth.ts";
-import type { EdgeHono } from "../context.ts";
+import { tenantDirectory, type EdgeHono, type EdgeParts } from "../context.ts";
+import { airReward, judgeTool } from "../record/air.ts";
+import { evaluatorDeps } from "../record/evaluators/wiring.ts";
 import { finishRollout } from "../record/finish.ts";
+import { ownOf } from "../record/reward.ts";
 import { jsonBody, query } from "./json-body.ts";
+import { requireKeyAgent, requireOwnerOrAgent } from "./speaker.ts";
 import { rolloutDetailView, rolloutView } from "./views.ts";
 
 const listQuerySchema = z.strictObject({
@@ -31,14 +37,15 @@ const listQuerySchema = z.strictObject({
   run_id: z.string().max(128).optional(),
 });
 
-/** `/v1/rollouts`: created, listed, read, finished, cancelled, dropped. */
+/** `/v1/rollouts`: created, listed, read, finished, cancelled, dropped, and told what became of their tool calls. */
 export const rolloutRoutes = new Hono<EdgeHono>()
   .post("/", async (c) => {
     const { parts, principal, db, writer } = c.var;
     requireScope(principal, "trainer");
     const { rollouts } = await jsonBody(c.req.raw, rolloutsBodySchema);
     const { tenantId } = principal;
-    for (const { agent } of rollouts) requireAgent(parts.config.agents, agent);
+    const { agents } = await tenantDirectory(c);
+    for (const { agent } of rollouts) requireAgent(agents, agent);
     const known = await existingTaskIds(db(), tenantId, [...new Set(rollouts.map(({ taskId }) => taskId))]);
     const stray = rollouts.find(({ taskId }) => !known.has(taskId));
     if (stray !== undefined) {
@@ -69,7 +76,7 @@ export const rolloutRoutes = new Hono<EdgeHono>()
     requireScope(principal, "trainer");
     const { ids, reason } = await jsonBody(c.req.raw, dropBodySchema);
     const rows = await writer.transact(dropRollouts(principal.tenantId, ids, { reason, now: parts.now() }));
-    for (const id of ids) parts.admission.forget(id);
+    for (const id of ids) ended(parts, id);
     return c.json({ dropped: rows.at(-1)?.length ?? 0 });
   })
   .get("/:id", async (c) => {
@@ -92,21 +99,52 @@ export const rolloutRoutes = new Hono<EdgeHono>()
     const id = c.req.param("id");
     requireOwnerOrScope(principal, id, "trainer");
     const body = await jsonBody(c.req.raw, finishBodySchema);
-    const deps = { db: db(), writer, agents: parts.config.agents, now: parts.now, random: Math.random };
+    const { agents } = await tenantDirectory(c);
+    const evaluators = evaluatorDeps(c.env);
+    const deps = { db: db(), writer, agents, evaluators, now: parts.now, random: Math.random };
     const own = principal.rollout?.rolloutId === id ? principal.rollout.attempt : undefined;
     const finished = await finishRollout(deps, { tenantId: principal.tenantId, rolloutId: id, attempt: own, ...body });
-    parts.admission.forget(id);
+    ended(parts, id);
     if (finished.status === "queued") await parts.wakeDispatch(c.env, [id]);
     return c.json(rolloutView(finished));
+  })
+  .post("/:id/tool-results", async (c) => {
+    const { parts, principal, db, writer } = c.var;
+    const id = c.req.param("id");
+    requireOwnerOrAgent(principal, id);
+    const { toolCallId, tool, result, succeeded: told } = await jsonBody(c.req.raw, toolResultInputSchema);
+    if ((result === undefined) === (told === undefined)) {
+      throw new FulgurError("ERR_INVALID_REQUEST", "a tool result wants either result or succeeded");
+    }
+    const { tenantId } = principal;
+    const rollout = await existing(db(), tenantId, id);
+    requireKeyAgent(principal, rollout.agent);
+    const settings = ownOf((await tenantDirectory(c)).agents, rollout.agent) ?? { tools: {} };
+    const succeeded = told ?? judgeTool(settings, tool, result ?? "");
+    if (succeeded === undefined) {
+      throw new FulgurError("ERR_INVALID_REQUEST", `the success rules of tool ${tool} cannot be applied; correct them`);
+    }
+    const attempt = principal.rollout?.rolloutId === id ? principal.rollout.attempt : rollout.attempt;
+    const options = { ...settings, tenantId, rolloutId: id, attempt, now: parts.now() };
+    const reward = airReward({ toolCallId, tool, succeeded }, options, "event");
+    if (reward === undefined) return c.json({ reward_id: null, created: false, succeeded });
+    const rewardId = await transact(writer, recordReward(reward));
+    return c.json({ reward_id: rewardId, created: rewardId === reward.id, succeeded });
   })
   .post("/:id/cancel", async (c) => {
     const { parts, principal, db, writer } = c.var;
     const id = c.req.param("id");
     requireOwnerOrScope(principal, id, "trainer");
     await writer.transact(cancelRollout(principal.tenantId, id, parts.now()));
-    parts.admission.forget(id);
+    ended(parts, id);
     return c.json(rolloutView(await existing(db(), principal.tenantId, id)));
   });
+
+/** This isolate's caches are told; another's notice within seconds. */
+function ended({ admission, sessions }: EdgeParts, rolloutId: string): void {
+  admission.forget(rolloutId);
+  sessions.forget(rolloutId);
+}
 
 /** @throws FulgurError ERR_NOT_FOUND */
 export async function existing(db: StoreDb, tenantId: string, id: string): Promise<Rollout> {
@@ -120,7 +158,7 @@ export function requireAgent(agents: Readonly<Record<string, unknown>>, agent: s
   if (Object.hasOwn(agents, agent)) return;
   throw new FulgurError(
     "ERR_INVALID_REQUEST",
-    `there is no agent ${agent}; the edge's AGENTS has ${Object.keys(agents).join(", ") || "none"}`,
+    `there is no agent ${agent}; there are ${Object.keys(agents).join(", ") || "none"} (npx fulgur agents map ${agent} '*=policy:NAME' makes it)`,
   );
 }
 

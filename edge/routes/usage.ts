@@ -1,13 +1,45 @@
 import { Hono } from "hono";
-import { readUsage } from "#shared/store/usage.ts";
-import { snakeKeys } from "#shared/wire.ts";
+import { readCosts, readInvocations, readRolloutCosts, readSpent } from "#shared/store/metering.ts";
+import { readTenantSettings } from "#shared/store/tenants.ts";
+import { usageQuerySchema, type UsageReport } from "#shared/wire-metering.ts";
 import { requireScope } from "../auth.ts";
+import { monthOf } from "../budget.ts";
 import type { EdgeHono } from "../context.ts";
+import { query } from "./json-body.ts";
 
-/** `/v1/usage`: calls and tokens per day, model and mode. */
+/** `/v1/usage`: calls, tokens and cost per day, model and mode; agent runs; on demand the newest rollouts one by one. */
 export const usageRoutes = new Hono<EdgeHono>().get("/", async (c) => {
-  const { principal, db } = c.var;
+  const { parts, principal, db } = c.var;
   requireScope(principal, "read");
-  const rows = await readUsage(db(), principal.tenantId);
-  return c.json({ usage: rows.map(({ tenantId: _tenant, ...row }) => snakeKeys(row)) });
+  const month = monthOf(parts.now());
+  const { since = month, rollouts: newest } = query(c.req.url, usageQuerySchema);
+  const { tenantId } = principal;
+  const [usage, agents, rollouts, settings, spent] = await Promise.all([
+    readCosts(db(), tenantId, since),
+    readInvocations(db(), tenantId, Date.parse(since)),
+    newest === 0 ? [] : readRolloutCosts(db(), tenantId, newest),
+    readTenantSettings(db(), tenantId),
+    readSpent(db(), tenantId, month),
+  ]);
+  const monthly = settings?.monthly_budget;
+  const report: UsageReport = {
+    since,
+    usage,
+    agents,
+    rollouts,
+    totals: {
+      calls: sum(usage, (row) => row.calls),
+      prompt_tokens: sum(usage, (row) => row.prompt_tokens),
+      completion_tokens: sum(usage, (row) => row.completion_tokens),
+      cost: sum(usage, (row) => row.cost ?? 0),
+      agent_invocations: sum(agents, (row) => row.invocations),
+      wall_ms: sum(agents, (row) => row.wall_ms),
+    },
+    budget: monthly === undefined ? null : { monthly, spent },
+  };
+  return c.json(report);
 });
+
+function sum<T>(rows: readonly T[], of: (row: T) => number): number {
+  return rows.reduce((total, row) => total + of(row), 0);
+}

@@ -5,6 +5,7 @@ import { versionName, type DropReason } from "#shared/words.ts";
 import type { StoreDb } from "./connect.ts";
 import { insertInto } from "./rows.ts";
 import type { Rollout } from "./rollouts.ts";
+import { unlessForeign } from "./runs.ts";
 import { lastRow, textOf, type Row, type Statement, type Transaction } from "./statement.ts";
 
 /**
@@ -36,7 +37,10 @@ export function claimGroups(claim: Claim, now: number): Transaction<string[]> {
   const { tenantId, batchId, runId, policy, step, groups } = claim;
   return {
     statements: [
-      insertBatch({ id: batchId, tenantId, runId, policy, step, status: "claimed", createdAt: now }),
+      unlessForeign(
+        insertBatch({ id: batchId, tenantId, runId, policy, step, status: "claimed", createdAt: now }),
+        claim,
+      ),
       {
         sql: `insert into batch_entries (rollout_id, batch_id, tenant_id)
               select r.id, ?, r.tenant_id from rollouts r

@@ -1,4 +1,5 @@
 import { and, asc, eq, sql, type SQL } from "drizzle-orm";
+import { wholePrompts } from "#shared/prompt-prefix.ts";
 import { calls } from "#shared/tables.ts";
 import type { Mode } from "#shared/words.ts";
 import { versionName } from "#shared/words.ts";
@@ -40,7 +41,7 @@ export function recordCall({ mode, ...call }: CallRecord): Statement[] {
   ];
 }
 
-/** Calls of some rollouts, by rollout, then attempt, then time; of one attempt number where given. */
+/** Calls of some rollouts, by rollout, then attempt, then time; of one attempt number where given. Prompts are whole. */
 export async function readCalls(
   db: StoreDb,
   tenantId: string,
@@ -53,11 +54,13 @@ export async function readCalls(
     sql`${calls.rolloutId} in (select value from json_each(${JSON.stringify(rolloutIds)}))`,
   ];
   if (options.attempt !== undefined) wanted.push(eq(calls.attempt, options.attempt));
-  return db
+  const rows = await db
     .select()
     .from(calls)
     .where(and(...wanted))
     .orderBy(asc(calls.rolloutId), asc(calls.attempt), asc(calls.createdAt), asc(calls.id));
+  const prompts = wholePrompts(rows);
+  return rows.map((row) => ({ ...row, promptTokenIds: prompts.get(row.id) ?? null }));
 }
 
 const insertCall = insertWithText(calls, ["request", "response"]);

@@ -1,4 +1,4 @@
-import { createClient, type Client } from "@libsql/client/web";
+import { createClient, type Client, type InStatement } from "@libsql/client/web";
 import type { LibSQLDatabase } from "drizzle-orm/libsql";
 import { drizzle } from "drizzle-orm/libsql/web";
 
@@ -20,7 +20,17 @@ export interface StoreOptions {
  * requests stays broken once one of its requests was cancelled.
  */
 export function connectStore(options: StoreOptions): StoreDb {
-  return drizzle(storeClient(options));
+  const client = storeClient(options);
+  const execute = client.execute.bind(client);
+  // All that drizzle's reads call. Half a surrogate pair has no UTF-8, and the server fails on it: no row has it, see encoded.ts.
+  client.execute = (statement: InStatement) => execute(wellFormed(statement));
+  return drizzle(client);
+}
+
+function wellFormed(statement: InStatement): InStatement {
+  if (typeof statement === "string" || !Array.isArray(statement.args)) return statement;
+  const args = statement.args.map((value) => (typeof value === "string" ? value.toWellFormed() : value));
+  return { ...statement, args };
 }
 
 /** The bare libSQL client under {@link connectStore}, for batches and migrations. */

@@ -1,8 +1,9 @@
 import { z } from "zod";
 import { FulgurError, messageOf } from "#shared/errors.ts";
-import { fromBase64, toBase64 } from "./base64.ts";
+import { fromBase64 } from "./base64.ts";
 import type { StoreOptions } from "./connect.ts";
-import type { Row, Statement, Value } from "./statement.ts";
+import { encoded } from "./encoded.ts";
+import type { Row, Value, Writable } from "./statement.ts";
 
 /**
  * libSQL's HTTP interface (hrana 3, JSON) reduced to what a writer needs: one request is one transaction. Reads go
@@ -17,7 +18,7 @@ export interface Pipeline {
    * be repeatable. Code ERR_CONFLICT when it refused a statement, ERR_DISK when its disk is full or failing: nothing was
    * changed then.
    */
-  run(statements: readonly Statement[], options?: RunOptions): Promise<Row[][]>;
+  run(statements: readonly Writable[], options?: RunOptions): Promise<Row[][]>;
 }
 
 export interface RunOptions {
@@ -73,7 +74,12 @@ export function openPipeline(options: PipelineOptions): Pipeline {
       kept = undefined;
       const attempt = async (baton: string | null, known: ReadonlyMap<string, number>): Promise<Row[][]> => {
         const sqlIds = new Map(known);
-        const body = transactionBody(statements, { baton, sqlIds, wantRows: rows === "all", close: !keepStream });
+        const body = transactionBody(statements, {
+          baton,
+          sqlIds,
+          wantRows: rows === "all",
+          close: !keepStream,
+        });
         const { status, text } = await post(body, limitMs);
         // The server restarted or ended the stream: it has run nothing.
         if (status === 400 && baton !== null && /baton|stream/i.test(text)) return attempt(null, new Map());
@@ -106,32 +112,28 @@ interface BodyOptions {
 }
 
 /** begin, the statements (each only after the one before succeeded), commit, and rollback unless that committed. */
-function transactionBody(statements: readonly Statement[], options: BodyOptions): string {
+function transactionBody(statements: readonly Writable[], options: BodyOptions): string {
   const { baton, sqlIds, wantRows, close } = options;
   // A SQL text goes over once, however many rows it inserts; the few that the server cannot keep go with each use.
-  const stored: unknown[] = [];
-  const steps: unknown[] = [{ stmt: { sql: "begin immediate", want_rows: false } }];
-  for (const { sql, args } of statements) {
+  let stored = "";
+  // Joined by hand: the arguments are JSON already.
+  let steps = `{"stmt":{"sql":"begin immediate","want_rows":false}}`;
+  let last = 0;
+  for (const statement of statements) {
+    const { sql, argsJson } = encoded(statement);
     let sqlId = sqlIds.get(sql);
     if (sqlId === undefined && sqlIds.size < STREAM_MAX_SQL && sql.length <= STREAM_MAX_SQL_CHARS) {
       sqlIds.set(sql, (sqlId = sqlIds.size));
-      stored.push({ type: "store_sql", sql_id: sqlId, sql });
+      stored += `{"type":"store_sql","sql_id":${sqlId},"sql":${JSON.stringify(sql)}},`;
     }
-    steps.push({
-      condition: { type: "ok", step: steps.length - 1 },
-      stmt: { ...(sqlId === undefined ? { sql } : { sql_id: sqlId }), args: args.map(toWire), want_rows: wantRows },
-    });
+    const text = sqlId === undefined ? `"sql":${JSON.stringify(sql)}` : `"sql_id":${sqlId}`;
+    steps += `,{"condition":{"type":"ok","step":${last}},"stmt":{${text},"args":${argsJson},"want_rows":${wantRows}}}`;
+    last += 1;
   }
-  const last = steps.length - 1;
-  steps.push({ condition: { type: "ok", step: last }, stmt: { sql: "commit", want_rows: false } });
-  steps.push({
-    condition: { type: "not", cond: { type: "ok", step: last + 1 } },
-    stmt: { sql: "rollback", want_rows: false },
-  });
-  return JSON.stringify({
-    baton,
-    requests: [...stored, { type: "batch", batch: { steps } }, ...(close ? [{ type: "close" }] : [])],
-  });
+  steps += `,{"condition":{"type":"ok","step":${last}},"stmt":{"sql":"commit","want_rows":false}}`;
+  steps += `,{"condition":{"type":"not","cond":{"type":"ok","step":${last + 1}}},"stmt":{"sql":"rollback","want_rows":false}}`;
+  const end = close ? `,{"type":"close"}` : "";
+  return `{"baton":${JSON.stringify(baton)},"requests":[${stored}{"type":"batch","batch":{"steps":[${steps}]}}${end}]}`;
 }
 
 const wireValue = z.object({
@@ -157,7 +159,10 @@ const answerSchema = z.object({
           type: z.string(),
           result: z
             // Rows are looked at where they are wanted: a group of appends has many results and no rows.
-            .object({ step_results: z.array(z.unknown()), step_errors: z.array(wireError.nullable()) })
+            .object({
+              step_results: z.array(z.unknown()),
+              step_errors: z.array(wireError.nullable()),
+            })
             .optional(),
         })
         .optional(),
@@ -172,7 +177,9 @@ function parseAnswer(text: string): Answer {
   try {
     json = JSON.parse(text);
   } catch (cause) {
-    throw new FulgurError("ERR_STORE", `libSQL's answer is not JSON: ${text.slice(0, 100)}`, { cause });
+    throw new FulgurError("ERR_STORE", `libSQL's answer is not JSON: ${text.slice(0, 100)}`, {
+      cause,
+    });
   }
   const answer = answerSchema.safeParse(json);
   if (!answer.success) {
@@ -213,15 +220,6 @@ function refused({ message, code }: z.infer<typeof wireError>): FulgurError {
   }
   const isFault = /^(SQLITE_(CONSTRAINT|ERROR|MISMATCH|TOOBIG|RANGE|UNKNOWN)|SQL_|ARGS_)/.test(code ?? "");
   return new FulgurError(isFault ? "ERR_CONFLICT" : "ERR_STORE", `libSQL refused a write: ${said}`);
-}
-
-function toWire(value: Value): unknown {
-  if (value === null) return { type: "null" };
-  if (typeof value === "string") return { type: "text", value };
-  if (typeof value === "number") {
-    return Number.isSafeInteger(value) ? { type: "integer", value: String(value) } : { type: "float", value };
-  }
-  return { type: "blob", base64: toBase64(value) };
 }
 
 function fromWire({ type, value, base64 }: z.infer<typeof wireValue>): Value {

@@ -2,7 +2,7 @@ import { and, asc, eq, sql } from "drizzle-orm";
 import { rewards } from "#shared/tables.ts";
 import type { StoreDb } from "./connect.ts";
 import { insertInto } from "./rows.ts";
-import type { Statement } from "./statement.ts";
+import { lastRow, textOf, type Statement, type Transaction } from "./statement.ts";
 
 export type Reward = typeof rewards.$inferSelect;
 export type NewReward = typeof rewards.$inferInsert;
@@ -12,6 +12,20 @@ const insertReward = insertInto(rewards);
 /** Rewards, once per key: the same signal seen twice is one reward, and the first value stays. */
 export function recordRewards(rows: readonly NewReward[]): Statement[] {
   return rows.map(insertReward);
+}
+
+/** One reward, once per key; reads to the id of the one that is kept under it, this one or an earlier one. */
+export function recordReward(row: NewReward): Transaction<string> {
+  return {
+    statements: [
+      insertReward(row),
+      { sql: `select id from rewards where tenant_id = ? and key = ?`, args: [row.tenantId, row.key] },
+    ],
+    read: (rows) => {
+      const kept = lastRow(rows);
+      return kept === undefined ? row.id : textOf(kept, "id");
+    },
+  };
 }
 
 /** Rewards of some rollouts, all attempts, by rollout, then time. */

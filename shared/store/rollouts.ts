@@ -1,9 +1,16 @@
-import { and, asc, desc, eq, inArray, sql, type SQL } from "drizzle-orm";
+import { and, asc, desc, eq, inArray, isNotNull, lt, sql, type SQL } from "drizzle-orm";
 import { attempts, rollouts, type Json, type Outcome } from "#shared/tables.ts";
-import type { AttemptStatus, Disposition, DropReason, Mode, RolloutStatus } from "#shared/words.ts";
+import {
+  ROLLOUT_STATUSES,
+  type AttemptStatus,
+  type Disposition,
+  type DropReason,
+  type Mode,
+  type RolloutStatus,
+} from "#shared/words.ts";
 import type { StoreDb } from "./connect.ts";
 import { insertInto, rowFrom } from "./rows.ts";
-import type { Row, Statement, Transaction, Value } from "./statement.ts";
+import { lastRow, type Row, type Statement, type Transaction, type Value } from "./statement.ts";
 
 /**
  * Rollouts and their attempts. Every state change is guarded by the state it leaves (and the attempt it belongs to), so
@@ -23,6 +30,12 @@ export interface NewRollout {
   readonly groupId?: string | null;
   readonly runId?: string | null;
   readonly pin?: string | null;
+  /** The session that a live rollout is, in its agent's own words. */
+  readonly sessionId?: string | null;
+  /** Whose data it is, for deletion. */
+  readonly subjectId?: string | null;
+  /** The key that opened it. */
+  readonly keyId?: string | null;
 }
 
 const insertRollout = insertInto(rollouts);
@@ -50,6 +63,60 @@ export function startSelfRollout(row: Omit<NewRollout, "maxAttempts">, now: numb
     }),
     insertAttempt({ rolloutId: row.id, attempt: 1, tenantId: row.tenantId, status: "running", startedAt: now }),
   ];
+}
+
+export interface SessionOptions {
+  readonly now: number;
+  /** When the session is over unless it goes on. */
+  readonly leaseUntil: number;
+  /** Kept where the session has none yet. */
+  readonly subjectId: string | null;
+}
+
+/**
+ * Opens a live session's rollout unless it is there already; reads to the status that it then has, undefined where another
+ * tenant has taken the id.
+ */
+export function openSession(
+  row: Omit<NewRollout, "maxAttempts" | "subjectId">,
+  { now, leaseUntil, subjectId }: SessionOptions,
+): Transaction<RolloutStatus | undefined> {
+  return {
+    statements: [
+      ...startSelfRollout({ ...row, subjectId }, now, leaseUntil),
+      {
+        sql: `update rollouts set lease_until = max(lease_until, ?), subject_id = coalesce(subject_id, ?)
+              where tenant_id = ? and id = ? and status = 'running'`,
+        args: [leaseUntil, subjectId, row.tenantId, row.id],
+      },
+      { sql: `select status from rollouts where tenant_id = ? and id = ?`, args: [row.tenantId, row.id] },
+    ],
+    read: (rows) => ROLLOUT_STATUSES.find((status) => status === lastRow(rows)?.["status"]),
+  };
+}
+
+/** A live session whose lease has run out. */
+export interface IdleSession extends AttemptRef {
+  /** The text of its last answer, null where there is none. */
+  readonly result: string | null;
+}
+
+/** Live sessions that are over because they fell silent, the longest silent first; of all tenants. */
+export async function listIdleSessions(db: StoreDb, now: number, limit: number): Promise<IdleSession[]> {
+  return db
+    .select({
+      tenantId: rollouts.tenantId,
+      rolloutId: rollouts.id,
+      attempt: rollouts.attempt,
+      result: sql<
+        string | null
+      >`(select case json_type(calls.response, '$.content') when 'text' then calls.response ->> '$.content' end
+        from calls where calls.rollout_id = rollouts.id and response is not null order by created_at desc, id desc limit 1)`,
+    })
+    .from(rollouts)
+    .where(and(eq(rollouts.status, "running"), isNotNull(rollouts.sessionId), lt(rollouts.leaseUntil, now)))
+    .orderBy(asc(rollouts.leaseUntil))
+    .limit(limit);
 }
 
 export interface LeaseOptions {
@@ -151,11 +218,11 @@ export function sweepExpired(now: number, retryAfterMs = 1000): Transaction<{ id
       {
         sql: `update attempts set status = 'timeout', finished_at = ?, error = ?
               where status = 'running' and (rollout_id, attempt) in
-                (select id, attempt from rollouts where status = 'running' and lease_until < ?)`,
+                (select id, attempt from rollouts where ${EXPIRED})`,
         args: [now, error, now],
       },
       {
-        sql: `update rollouts set ${RETRY_OR_FAIL} where status = 'running' and lease_until < ? returning id, status`,
+        sql: `update rollouts set ${RETRY_OR_FAIL} where ${EXPIRED} returning id, status`,
         args: [...retryOrFailArgs(now, now + retryAfterMs, error, "timeout"), now],
       },
     ],
@@ -265,6 +332,24 @@ export async function readRollout(db: StoreDb, tenantId: string, id: string): Pr
   )[0];
 }
 
+/** The status of each of these rollouts that exists. At most 1,000 ids a question. */
+export async function readStatuses(
+  db: StoreDb,
+  tenantId: string,
+  ids: readonly string[],
+): Promise<ReadonlyMap<string, RolloutStatus>> {
+  const rows = await db
+    .select({ id: rollouts.id, status: rollouts.status })
+    .from(rollouts)
+    .where(
+      and(
+        sql`+${rollouts.tenantId} = ${tenantId}`,
+        sql`${rollouts.id} in (select value from json_each(${JSON.stringify(ids)}))`,
+      ),
+    );
+  return new Map(rows.map((row) => [row.id, row.status]));
+}
+
 /** Several rollouts by id, in id order; at most 1,000 ids a question. */
 export async function readRollouts(db: StoreDb, tenantId: string, ids: readonly string[]): Promise<Rollout[]> {
   if (ids.length === 0) return [];
@@ -339,13 +424,15 @@ export async function countRollouts(
     .groupBy(rollouts.mode, rollouts.status, rollouts.disposition, rollouts.dropReason);
 }
 
-/** Ids of agents that have queued work whose time has come, for the dispatcher's sweep. */
-export async function listQueuedAgents(db: StoreDb, now: number): Promise<string[]> {
-  const rows = await db
-    .selectDistinct({ agent: rollouts.agent })
+/** Agents that have queued work whose time has come, for the dispatcher. */
+export async function listQueuedAgents(
+  db: StoreDb,
+  now: number,
+): Promise<{ readonly tenantId: string; readonly agent: string }[]> {
+  return db
+    .selectDistinct({ tenantId: rollouts.tenantId, agent: rollouts.agent })
     .from(rollouts)
     .where(and(eq(rollouts.status, "queued"), sql`${rollouts.notBefore} <= ${now}`));
-  return rows.map((row) => row.agent);
 }
 
 export async function readAttempts(db: StoreDb, tenantId: string, rolloutIds: readonly string[]): Promise<Attempt[]> {
@@ -360,6 +447,9 @@ export async function readAttempts(db: StoreDb, tenantId: string, rolloutIds: re
 // ------------------------------------------------------------------------------------------------------------------
 
 // A `+` before a column keeps SQLite from choosing that column's index, where ids lead there directly.
+
+/** A live session whose lease has run out has not failed: it is over (listIdleSessions). */
+const EXPIRED = `status = 'running' and lease_until < ? and session_id is null`;
 
 const RETRY_OR_FAIL = `status = case when attempt < max_attempts then 'queued' else 'failed' end,
   not_before = ?, lease_until = null, error = ?,

@@ -36,6 +36,8 @@ function compile(table: SQLiteTable, onConflict: OnConflict, asText: readonly st
       sql,
       args: columns.map(([key, column]) => {
         const given = fields[key] === undefined && !is(column.default, SQL) ? column.default : fields[key];
+        // JSON has a null of its own, for columns that must hold something.
+        if (given === null && column.notNull && column.dataType === "json") return "null";
         if (given === undefined || given === null) return null;
         return bound(asText.includes(key) ? given : column.mapToDriverValue(given), column.name);
       }),

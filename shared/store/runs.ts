@@ -50,9 +50,23 @@ const upsertMetric = insertInto(
   "(run_id, step, name) do update set value = excluded.value where metrics.tenant_id = excluded.tenant_id",
 );
 
-/** Metric points; a second value of the same run, step and name replaces the first. */
+/** Metric points; a second value of the same run, step and name replaces the first. Another tenant's run takes none. */
 export function recordMetrics(points: readonly NewMetric[]): Statement[] {
-  return points.map(upsertMetric);
+  return points.map((point) => unlessForeign(upsertMetric(point), point));
+}
+
+/** An insert of one row, which is left out where its run is another tenant's: or it would take that row's place there. */
+export function unlessForeign(
+  insert: Statement,
+  { tenantId, runId }: { readonly tenantId: string; readonly runId: string },
+): Statement {
+  return {
+    sql: insert.sql.replace(
+      / values \((.*)\) on conflict/,
+      " select $1 where not exists (select 1 from runs where id = ? and tenant_id <> ?) on conflict",
+    ),
+    args: [...insert.args, runId, tenantId],
+  };
 }
 
 /** A run's metric points by step, then name. */

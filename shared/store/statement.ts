@@ -9,6 +9,16 @@ export interface Statement {
   readonly args: readonly Value[];
 }
 
+/** A statement whose arguments are encoded already (encoded.ts): a writer passes them on as they are. */
+export interface EncodedStatement {
+  readonly sql: string;
+  /** The JSON array of arguments that libSQL's interface takes. */
+  readonly argsJson: string;
+}
+
+/** What a writer takes: encoding is cheap where a statement is made, and dear where all statements meet. */
+export type Writable = Statement | EncodedStatement;
+
 /** One result row by column name (snake_case, as in SQL). */
 export type Row = Readonly<Record<string, Value>>;
 
@@ -29,7 +39,7 @@ export interface StoreWriter {
    * writer's outbox while libSQL is away).
    * @throws FulgurError ERR_CONFLICT when libSQL refuses a unit, ERR_STORE when it is away and the outbox is full
    */
-  append(units: readonly (readonly Statement[])[]): Promise<void>;
+  append(units: readonly (readonly Writable[])[]): Promise<void>;
   /**
    * Runs the statements in one transaction, after everything appended before; gives the rows of each.
    * @throws FulgurError ERR_STORE while libSQL is away or the outbox is not drained, ERR_CONFLICT when it is refused

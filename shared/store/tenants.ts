@@ -1,5 +1,6 @@
 import { eq } from "drizzle-orm";
-import { tenants } from "#shared/tables.ts";
+import { tenants, type TenantSettings } from "#shared/tables.ts";
+import type { TenantPatch } from "#shared/wire-tenant.ts";
 import type { StoreDb } from "./connect.ts";
 import { insertInto } from "./rows.ts";
 import type { Statement } from "./statement.ts";
@@ -15,4 +16,15 @@ export function putTenant(tenant: typeof tenants.$inferInsert): Statement[] {
 
 export async function readTenant(db: StoreDb, id: string): Promise<Tenant | undefined> {
   return (await db.select().from(tenants).where(eq(tenants.id, id)).limit(1))[0];
+}
+
+/** Changes what the patch names: in one statement, so that two patches at once both hold. */
+export function patchTenant(id: string, patch: TenantPatch): Statement[] {
+  return [
+    { sql: "update tenants set settings = json_patch(settings, ?) where id = ?", args: [JSON.stringify(patch), id] },
+  ];
+}
+
+export async function readTenantSettings(db: StoreDb, id: string): Promise<TenantSettings | undefined> {
+  return (await readTenant(db, id))?.settings;
 }

@@ -1,4 +1,4 @@
-import { and, eq } from "drizzle-orm";
+import { and, eq, inArray } from "drizzle-orm";
 import { revokedTokens } from "#shared/tables.ts";
 import type { StoreDb } from "./connect.ts";
 import { insertInto } from "./rows.ts";
@@ -14,11 +14,17 @@ export function revokeToken(
   return [insertRevoked(token), { sql: `delete from revoked_tokens where expires_at < ?`, args: [now] }];
 }
 
-export async function isRevoked(db: StoreDb, tenantId: string, jti: string): Promise<boolean> {
+/** What stands in the place of a `jti` where every token of a rollout is revoked. */
+export function rolloutJti(rolloutId: string): string {
+  return `rollout:${rolloutId}`;
+}
+
+/** Whether any of these is revoked: a token's `jti`, and its rollout's where it has one. */
+export async function isRevoked(db: StoreDb, tenantId: string, ...jtis: readonly string[]): Promise<boolean> {
   const rows = await db
     .select({ jti: revokedTokens.jti })
     .from(revokedTokens)
-    .where(and(eq(revokedTokens.tenantId, tenantId), eq(revokedTokens.jti, jti)))
+    .where(and(eq(revokedTokens.tenantId, tenantId), inArray(revokedTokens.jti, [...jtis])))
     .limit(1);
   return rows.length > 0;
 }

@@ -1,7 +1,14 @@
 import { exportJWK, generateKeyPair, importJWK, SignJWT, type JWK } from "jose";
 import { beforeAll, describe, expect, it } from "vitest";
-import { AUDIENCE, ISSUER, mintToken, newSigningKey, type KeySet } from "#shared/tokens.ts";
-import { authenticator, requireOwnerOrScope, requireRollout, requireScope } from "../../edge/auth.ts";
+import { FulgurError } from "#shared/errors.ts";
+import { AUDIENCE, ISSUER, mintToken, newSigningKey, type KeySet, type Principal } from "#shared/tokens.ts";
+import type { KeyAuth } from "../../edge/key-auth.ts";
+import {
+  authenticator as authenticatorOf,
+  requireOwnerOrScope,
+  requireRollout,
+  requireScope,
+} from "../../edge/auth.ts";
 
 const NOW = Date.UTC(2026, 10, 21, 12);
 const SECONDS = Math.floor(NOW / 1000);
@@ -13,6 +20,20 @@ beforeAll(async () => {
   key = await newSigningKey();
   keys = { keys: [key] };
 });
+
+/** No key is good here: test/edge/key-auth.test.ts has those. */
+const NO_KEYS: KeyAuth = {
+  authenticate: () => Promise.reject(new FulgurError("ERR_AUTH", "no key is good here")),
+  note: () => undefined,
+};
+
+function authenticator(keySet: KeySet, keyAuth = NO_KEYS): (request: Request, now: number) => Promise<Principal> {
+  const authenticate = authenticatorOf(keySet, keyAuth);
+  const db = (): never => {
+    throw new Error("a token is proven without the store");
+  };
+  return (request, now) => authenticate(request, { db, now, later: () => undefined });
+}
 
 function withToken(token: string): Request {
   return new Request("http://edge/v1/models", { headers: { authorization: `Bearer ${token}` } });
@@ -153,6 +174,24 @@ describe("authenticator", () => {
       tenantId: "default",
       scopes: ["read"],
     });
+  });
+
+  it("hands a key on, from either header, and no token", async () => {
+    const seen: string[] = [];
+    const principal: Principal = { tenantId: "t1", scopes: ["agent"], jti: "key:1", expiresAtSeconds: 1, keyId: "1" };
+    const authenticate = authenticator(keys, {
+      ...NO_KEYS,
+      authenticate: (key) => {
+        seen.push(key);
+        return Promise.resolve(principal);
+      },
+    });
+    expect(await authenticate(withToken("fk_1_secret"), NOW)).toBe(principal);
+    expect(await authenticate(new Request("http://edge/", { headers: { "x-api-key": "fk_2_secret" } }), NOW)).toBe(
+      principal,
+    );
+    await authenticate(withToken(await forged({})), NOW);
+    expect(seen).toEqual(["fk_1_secret", "fk_2_secret"]);
   });
 
   it("reads a rollout's token from Authorization and from x-api-key alike", async () => {

@@ -53,6 +53,7 @@ export async function startTestEdge(options: TestEdgeOptions = {}): Promise<Test
       store: { url: store.url, write_token: store.keys.writeToken, read_token: store.keys.readToken },
       inference_url: options.inferenceUrl ?? inference.url,
       signing_keys: { keys: [...keys.keys] },
+      vault_key: "v".repeat(43),
       agents: options.agents ?? { flight: FLIGHT_AGENT },
       agent_entries: { ...(options.agentEntries ?? { flight: join(import.meta.dirname, "idle-agent.ts") }) },
       sweep_interval_ms: 0,

@@ -52,7 +52,7 @@ export const onnxEngineOptionsSchema = z.strictObject({
    */
   replicas: z.int().min(1).max(64).optional(),
   /** Padded tokens that one pass of the graph may hold; bounds memory, and about 1k keeps activations in cache. */
-  maxTokensPerMicrobatch: z.int().min(1).default(1024),
+  maxTokensPerMicrobatch: z.int().min(1).default(1536),
 });
 
 /** Options of `createOnnxEngine`, before defaults. */

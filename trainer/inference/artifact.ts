@@ -11,7 +11,7 @@ import { pipeline } from "node:stream/promises";
 import * as z from "zod";
 import { FulgurError, messageOf } from "#shared/errors.ts";
 import { type Architecture, readArchitecture, weightShapes } from "../model/architecture.ts";
-import { readModelWeights, readSafetensors, type Tensor } from "../model/safetensors.ts";
+import { openSafetensors, readModelWeights, type Tensor } from "../model/safetensors.ts";
 import type { LoraDelta } from "./packed-weights.ts";
 
 /** What changes the base weights into a version's. */
@@ -110,14 +110,12 @@ function digestOf(digests: ReadonlyMap<string, string>): string {
 }
 
 async function hashFiles(folder: string, files: readonly string[]): Promise<Map<string, string>> {
-  const digests = new Map<string, string>();
-  for (const file of files) {
-    try {
-      digests.set(file, await hashFile(join(folder, file)));
-    } catch (cause) {
+  const hash = (file: string): Promise<string> =>
+    hashFile(join(folder, file)).catch((cause: unknown) => {
       throw refusal(folder, `lacks a readable ${file} (${messageOf(cause)}); export the version again`, cause);
-    }
-  }
+    });
+  const digests = new Map<string, string>();
+  for (const [i, digest] of (await Promise.all(files.map(hash))).entries()) digests.set(files[i] ?? "", digest);
   return digests;
 }
 
@@ -172,7 +170,7 @@ async function readAdapter(folder: string, architecture: Architecture): Promise<
   if (unsupported.length > 0)
     throw refusal(folder, `uses ${unsupported.join(", ")}, which this endpoint does not support`);
 
-  const tensors = await readSafetensors(join(folder, "adapter_model.safetensors"));
+  const tensors = await readAll(join(folder, "adapter_model.safetensors"));
   const scale = config.lora_alpha / (config.use_rslora ? Math.sqrt(config.r) : config.r);
   const shapes = weightShapes(architecture);
   const lora = new Map<string, LoraDelta>();
@@ -199,6 +197,16 @@ async function readAdapter(folder: string, architecture: Architecture): Promise<
   }
   if (lora.size === 0) throw refusal(folder, "holds no LoRA matrices");
   return lora;
+}
+
+/** All tensors of a file; asked for at once, because each answer waits for a busy processor. */
+async function readAll(path: string): Promise<Map<string, Tensor>> {
+  const file = await openSafetensors(path);
+  try {
+    return new Map(await Promise.all(file.names.map(async (name) => [name, await file.read(name)] as const)));
+  } finally {
+    await file.close();
+  }
 }
 
 async function readFullWeights(folder: string, base: Architecture): Promise<Map<string, Tensor>> {

@@ -5,10 +5,12 @@ import { FulgurError } from "#shared/errors.ts";
 import type { Conversation, Message, MessageToolCall } from "../model/chat-template.ts";
 import type { AnswerPart, ToolCallFormat } from "../model/tool-call.ts";
 import type { AnswerChunk } from "./answer.ts";
+import { answerChoices } from "./choices.ts";
 import type { PromptPlan } from "./continuation.ts";
 import type { Exchange } from "./exchange.ts";
+import { ANY_OBJECT, type AnswerForm } from "./json-schema-grammar.ts";
 import { chatLogprobs, stopIdsOf, usageOf } from "./openai.ts";
-import { type ChatRequest, messagesOf, samplingOf, stopsOf } from "./requests.ts";
+import { adjustmentsOf, type ChatRequest, messagesOf, samplingOf, stopsOf } from "./requests.ts";
 import type { AnswerRequest, InferenceService } from "./service.ts";
 
 /**
@@ -36,6 +38,8 @@ export async function answerChat(service: InferenceService, request: ChatRequest
     lease,
     promptIds: prompt.ids,
     sampling: samplingOf(request, randomSeed),
+    adjustments: adjustmentsOf(request),
+    form: prompt.form,
     maxTokens: request.max_completion_tokens ?? request.max_tokens ?? null,
     stop: stopsOf(request),
     stopIds: stopIdsOf(service.model, request),
@@ -46,42 +50,50 @@ export async function answerChat(service: InferenceService, request: ChatRequest
     preferredThread: prompt.plan.thread,
     signal: exchange.signal,
   };
-  const turn = new Turn();
-  const collected: AnswerChunk[] = [];
   const stream = isStream ? new ChatStream(service, request, exchange, head, prompt.ids) : null;
-  const summary = await service.answer(answerRequest, (chunk) => {
-    collected.push(chunk);
-    const deltas = turn.add(chunk);
-    stream?.send(chunk, deltas);
+  const choices = Array.from({ length: request.n ?? 1 }, (): Choice => ({ turn: new Turn(), chunks: [] }));
+  const summaries = await answerChoices(service, answerRequest, choices.length, (index, chunk) => {
+    const choice = choices[index];
+    if (choice === undefined) return;
+    choice.chunks.push(chunk);
+    const deltas = choice.turn.add(chunk);
+    stream?.send(index, chunk, deltas);
   });
-  if (summary.finish === "abort") return;
-  const responseIds = collected.flatMap(({ tokens }) => tokens);
-  service.continuation?.remember({
-    conversation: prompt.plan.conversation,
-    promptIds: prompt.ids,
-    responseIds,
-    message: turn.message(),
-    thread: summary.thread,
-  });
-  const usage = usageOf(prompt.ids.length, responseIds.length, summary.cachedTokens);
+  if (summaries.some(({ finish }) => finish === "abort")) return;
+  const sampled = choices.map(({ chunks }) => chunks.flatMap(({ tokens }) => tokens));
+  for (const [index, { thread }] of summaries.entries()) {
+    service.continuation?.remember({
+      conversation: prompt.plan.conversation,
+      promptIds: prompt.ids,
+      responseIds: sampled[index] ?? [],
+      message: choices[index]?.turn.message() ?? { role: "assistant", content: "" },
+      thread,
+    });
+  }
+  // The prompt counts once, however many answers it has.
+  const usage = usageOf(prompt.ids.length, sampled.flat().length, summaries[0]?.cachedTokens ?? 0);
   if (stream !== null) {
     stream.end(usage);
     return;
   }
   exchange.json(200, {
     ...head,
-    choices: [
-      {
-        index: 0,
-        message: turn.wireMessage(),
-        logprobs: wantsLogprobs ? { content: chatLogprobs(service.model.tokenizer, collected) } : null,
-        finish_reason: summary.finish,
-        ...(request.return_token_ids === true ? { token_ids: responseIds } : {}),
-      },
-    ],
+    choices: choices.map(({ turn, chunks }, index) => ({
+      index,
+      message: turn.wireMessage(),
+      logprobs: wantsLogprobs ? { content: chatLogprobs(service.model.tokenizer, chunks) } : null,
+      finish_reason: summaries[index]?.finish,
+      ...(request.return_token_ids === true ? { token_ids: sampled[index] } : {}),
+    })),
     usage,
     ...(request.return_token_ids === true ? { prompt_token_ids: Array.from(prompt.ids) } : {}),
   });
+}
+
+/** One answer as it grows. */
+interface Choice {
+  readonly turn: Turn;
+  readonly chunks: AnswerChunk[];
 }
 
 /** A seed for a request that brought none. */
@@ -94,6 +106,7 @@ interface ChatPrompt {
   /** The plan's ids, and those of the opening that the answer is made to begin with. */
   readonly ids: Int32Array;
   readonly opening: string;
+  readonly form: AnswerForm | null;
   readonly toolCalls: ToolCallFormat | null;
 }
 
@@ -123,12 +136,40 @@ function planChat(service: InferenceService, request: ChatRequest): ChatPrompt {
     variables: request.chat_template_kwargs ?? undefined,
   };
   const plan = continuation.plan(conversation);
-  const opening = forced !== null || choice === "required" ? model.toolCalls.forcedStart(forced) : "";
+  const mustCall = forced !== null || choice === "required";
+  const callable =
+    choice === "none" ? [] : tools.filter(({ function: { name } }) => forced === null || name === forced);
+  const form = formOf(request.response_format, callable, { toolCalls: model.toolCalls, mustCall });
+  const opening = mustCall && form === null ? model.toolCalls.forcedStart(forced) : "";
   const openingIds = model.tokenizer.encode(opening);
   const ids = new Int32Array(plan.ids.length + openingIds.length);
   ids.set(plan.ids);
   ids.set(openingIds, plan.ids.length);
-  return { plan, ids, opening, toolCalls: choice === "none" ? null : model.toolCalls };
+  return { plan, ids, opening, form, toolCalls: choice === "none" ? null : model.toolCalls };
+}
+
+/**
+ * What the answer must be like: a call where one is forced of strict tools, else the response's format, which a call of
+ * a tool may stand in for.
+ */
+function formOf(
+  format: ChatRequest["response_format"],
+  tools: NonNullable<ChatRequest["tools"]>,
+  { toolCalls, mustCall }: { readonly toolCalls: ToolCallFormat; readonly mustCall: boolean },
+): AnswerForm | null {
+  const calls = tools.map(({ function: { name, parameters, strict } }): AnswerForm => {
+    const { before, after } = toolCalls.callText(name);
+    const args: AnswerForm =
+      strict === true ? { type: "schema", schema: parameters ?? { type: "object" } } : ANY_OBJECT;
+    return { type: "sequence", parts: [{ type: "text", text: before }, args, { type: "text", text: after }] };
+  });
+  if (mustCall) {
+    const isStrict = tools.some(({ function: { strict } }) => strict === true);
+    return isStrict ? { type: "choice", options: calls } : null;
+  }
+  if (format?.type === "json_object") return { type: "choice", options: [ANY_OBJECT, ...calls] };
+  if (format?.type !== "json_schema") return null;
+  return { type: "choice", options: [{ type: "schema", schema: format.json_schema.schema }, ...calls] };
 }
 
 /** A piece of the assistant's message, with the id that a tool call was given. */
@@ -175,16 +216,15 @@ function wireCall(call: MessageToolCall): Record<string, unknown> {
   return { id: call.id, type: "function", function: { name: call.name, arguments: call.arguments } };
 }
 
-/** A streamed reply: one event a piece of text, with the ids sampled since the event before. */
+/** A streamed reply: one event a piece of text, with the ids sampled since the choice's event before. */
 class ChatStream {
   readonly #service: InferenceService;
   readonly #request: ChatRequest;
   readonly #exchange: Exchange;
   readonly #head: Readonly<Record<string, unknown>>;
   readonly #promptIds: Int32Array;
-  #isStarted = false;
-  /** Chunks whose text was held back; their ids go out with the next event. */
-  #unsent: AnswerChunk[] = [];
+  /** By choice that has begun: chunks whose text was held back; their ids go out with the next event. */
+  readonly #unsent = new Map<number, AnswerChunk[]>();
 
   constructor(
     service: InferenceService,
@@ -200,18 +240,14 @@ class ChatStream {
     this.#promptIds = promptIds;
   }
 
-  send(chunk: AnswerChunk, deltas: readonly Delta[]): void {
-    this.#start();
-    this.#unsent.push(chunk);
+  send(index: number, chunk: AnswerChunk, deltas: readonly Delta[]): void {
+    this.#start(index).push(chunk);
     for (const [i, delta] of deltas.entries()) {
-      const isFinal = chunk.finish !== null && i === deltas.length - 1;
-      if (delta.type === "content") this.#event({ content: delta.text }, isFinal ? chunk.finish : null);
-      else {
-        const call = { index: delta.index, ...wireCall(delta.call) };
-        this.#event({ tool_calls: [call] }, isFinal ? chunk.finish : null);
-      }
+      const finish = i === deltas.length - 1 ? chunk.finish : null;
+      if (delta.type === "content") this.#event(index, { content: delta.text }, finish);
+      else this.#event(index, { tool_calls: [{ index: delta.index, ...wireCall(delta.call) }] }, finish);
     }
-    if (chunk.finish !== null && deltas.length === 0) this.#event({}, chunk.finish);
+    if (chunk.finish !== null && deltas.length === 0) this.#event(index, {}, chunk.finish);
   }
 
   end(usage: Record<string, unknown>): void {
@@ -222,26 +258,31 @@ class ChatStream {
     this.#exchange.endEvents();
   }
 
-  #start(): void {
-    if (this.#isStarted) return;
-    this.#isStarted = true;
-    this.#exchange.startEvents();
-    const ids = this.#request.return_token_ids === true ? { prompt_token_ids: Array.from(this.#promptIds) } : {};
+  /** @returns the choice's unsent chunks */
+  #start(index: number): AnswerChunk[] {
+    const known = this.#unsent.get(index);
+    if (known !== undefined) return known;
+    const isFirst = this.#unsent.size === 0;
+    if (isFirst) this.#exchange.startEvents();
+    const unsent: AnswerChunk[] = [];
+    this.#unsent.set(index, unsent);
+    const returnsIds = isFirst && this.#request.return_token_ids === true;
     this.#exchange.event({
       ...this.#head,
-      choices: [{ index: 0, delta: { role: "assistant", content: "" }, logprobs: null, finish_reason: null }],
-      ...ids,
+      choices: [{ index, delta: { role: "assistant", content: "" }, logprobs: null, finish_reason: null }],
+      ...(returnsIds ? { prompt_token_ids: Array.from(this.#promptIds) } : {}),
     });
+    return unsent;
   }
 
-  #event(delta: Record<string, unknown>, finish: string | null): void {
-    const chunks = this.#unsent.splice(0);
+  #event(index: number, delta: Record<string, unknown>, finish: string | null): void {
+    const chunks = this.#unsent.get(index)?.splice(0) ?? [];
     const { logprobs, return_token_ids: returnIds } = this.#request;
     this.#exchange.event({
       ...this.#head,
       choices: [
         {
-          index: 0,
+          index,
           delta,
           logprobs: logprobs === true ? { content: chatLogprobs(this.#service.model.tokenizer, chunks) } : null,
           finish_reason: finish,

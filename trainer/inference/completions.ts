@@ -4,9 +4,10 @@ import { randomBytes } from "node:crypto";
 import type { Tokenizer } from "../model/tokenizer.ts";
 import type { AnswerChunk } from "./answer.ts";
 import { randomSeed } from "./chat.ts";
+import { answerChoices } from "./choices.ts";
 import type { Exchange } from "./exchange.ts";
 import { stopIdsOf, tokenText, usageOf } from "./openai.ts";
-import { type CompletionRequest, samplingOf, stopsOf } from "./requests.ts";
+import { adjustmentsOf, type CompletionRequest, samplingOf, stopsOf } from "./requests.ts";
 import type { InferenceService } from "./service.ts";
 
 /** What OpenAI gives a completion that says nothing about its length. */
@@ -32,27 +33,16 @@ export async function answerCompletion(
     created: Math.floor(Date.now() / 1000),
     model: lease.name,
   };
-  const collected: AnswerChunk[] = [];
-  let unsent: AnswerChunk[] = [];
-  let offset = 0;
-  const choiceOf = (chunks: readonly AnswerChunk[], finish: string | null): Record<string, unknown> => {
-    const text = chunks.map(textOf).join("");
-    const logprobs = typeof request.logprobs === "number" ? completionLogprobs(tokenizer, chunks, offset) : null;
-    offset = logprobs?.end ?? offset;
-    return {
-      index: 0,
-      text,
-      logprobs: logprobs?.wire ?? null,
-      finish_reason: finish,
-      ...(returnsIds ? { token_ids: chunks.flatMap(({ tokens }) => tokens) } : {}),
-    };
-  };
   const promptPart = returnsIds ? { prompt_token_ids: Array.from(promptIds) } : {};
-  const summary = await service.answer(
+  const choices = Array.from({ length: request.n ?? 1 }, (_, index) => new Choice(index, request, tokenizer));
+  const summaries = await answerChoices(
+    service,
     {
       lease,
       promptIds,
       sampling: samplingOf(request, randomSeed),
+      adjustments: adjustmentsOf(request),
+      form: null,
       maxTokens: request.max_tokens ?? DEFAULT_MAX_TOKENS,
       stop: stopsOf(request),
       stopIds: stopIdsOf(service.model, request),
@@ -63,27 +53,68 @@ export async function answerCompletion(
       preferredThread: null,
       signal: exchange.signal,
     },
-    (chunk) => {
-      collected.push(chunk);
-      if (!isStream) return;
+    choices.length,
+    (index, chunk) => {
+      const choice = choices[index];
+      choice?.add(chunk);
+      if (!isStream || choice === undefined) return;
       const isFirst = !exchange.isReplying;
       if (isFirst) exchange.startEvents();
-      unsent.push(chunk);
       if (chunk.parts.length === 0 && chunk.finish === null && !isFirst) return;
-      exchange.event({ ...head, choices: [choiceOf(unsent, chunk.finish)], ...(isFirst ? promptPart : {}) });
-      unsent = [];
+      exchange.event({ ...head, choices: [choice.take(chunk.finish)], ...(isFirst ? promptPart : {}) });
     },
   );
-  if (summary.finish === "abort") return;
-  const tokens = collected.reduce((sum, chunk) => sum + chunk.tokens.length, 0);
-  const usage = usageOf(promptIds.length, tokens, summary.cachedTokens);
+  if (summaries.some(({ finish }) => finish === "abort")) return;
+  const tokens = choices.reduce((sum, choice) => sum + choice.tokens, 0);
+  // The prompt counts once, however many answers it has.
+  const usage = usageOf(promptIds.length, tokens, summaries[0]?.cachedTokens ?? 0);
   if (!isStream) {
-    exchange.json(200, { ...head, choices: [choiceOf(collected, summary.finish)], usage, ...promptPart });
+    const whole = choices.map((choice, index) => choice.take(summaries[index]?.finish ?? null));
+    exchange.json(200, { ...head, choices: whole, usage, ...promptPart });
     return;
   }
   if (request.stream_options?.include_usage === true) exchange.event({ ...head, choices: [], usage });
   exchange.event("[DONE]");
   exchange.endEvents();
+}
+
+/** One answer as it grows. */
+class Choice {
+  readonly #index: number;
+  readonly #request: CompletionRequest;
+  readonly #tokenizer: Tokenizer;
+  /** Where the next piece begins in the answer's text. */
+  #offset = 0;
+  #unsent: AnswerChunk[] = [];
+  /** Sampled in all. */
+  tokens = 0;
+
+  constructor(index: number, request: CompletionRequest, tokenizer: Tokenizer) {
+    this.#index = index;
+    this.#request = request;
+    this.#tokenizer = tokenizer;
+  }
+
+  add(chunk: AnswerChunk): void {
+    this.#unsent.push(chunk);
+    this.tokens += chunk.tokens.length;
+  }
+
+  /** What came since the last time, as an element of `choices`. */
+  take(finish: string | null): Record<string, unknown> {
+    const chunks = this.#unsent;
+    this.#unsent = [];
+    const { logprobs: wanted, return_token_ids: returnIds } = this.#request;
+    const logprobs = typeof wanted === "number" ? completionLogprobs(this.#tokenizer, chunks, this.#offset) : null;
+    this.#offset = logprobs?.end ?? this.#offset;
+    return {
+      index: this.#index,
+      text: chunks.map(textOf).join(""),
+      logprobs: logprobs?.wire ?? null,
+      finish_reason: finish,
+      ...(returnIds === true ? { token_ids: chunks.flatMap(({ tokens }) => tokens) } : {}),
+    };
+  }
 }
 
 function promptIdsOf(tokenizer: Tokenizer, prompt: CompletionRequest["prompt"]): Int32Array {

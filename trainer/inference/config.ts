@@ -14,6 +14,11 @@ export const inferenceConfigSchema = z.strictObject({
   adapterDir: z.string().optional().describe("folder in which NAME@N is looked for, as NAME/N"),
   host: z.string().default("127.0.0.1").describe("address to listen on"),
   port: whole.min(0).max(65_535).default(8788).describe("port to listen on; 0 takes a free one"),
+  jwks: z
+    .string()
+    .min(1)
+    .optional()
+    .describe("file or URL of the keys whose tokens may ask; none: anybody (the default on a loopback address)"),
   threads: whole.min(1).max(256).default(Math.min(2, availableParallelism())).describe("decode threads"),
   maxSequences: whole.min(1).max(4096).default(64).describe("requests sampled at once"),
   maxWaiting: whole.min(0).max(100_000).default(1024).describe("requests that may wait; more get 429"),

@@ -11,8 +11,10 @@ import { type InferenceSession, Tensor } from "onnxruntime-node";
 import type { Architecture } from "../model/architecture.ts";
 import { INPUT, MASKED, OUTPUT, pastKey, pastValue } from "./decode-io.ts";
 import { KvBuffer, kvShapeOf } from "./kv-buffer.ts";
+import { type LogitAdjustments, LogitRules, NO_ADJUSTMENTS } from "./logit-rules.ts";
 import { BLOCK_TOKENS, PrefixCache } from "./prefix-cache.ts";
 import { type Alternative, drawToken, type SamplingOptions, topAlternatives, uniformAt } from "./sampling.ts";
+import type { TokenMatcher } from "./token-matcher.ts";
 
 /** What to sample. */
 export interface SequenceRequest {
@@ -21,6 +23,8 @@ export interface SequenceRequest {
   readonly prompt: Int32Array;
   readonly maxTokens: number;
   readonly sampling: SamplingOptions;
+  /** What is changed about the distribution before a token is drawn; null for nothing. */
+  readonly adjustments: LogitAdjustments | null;
   /** Ids that end the answer; the one that did is part of the sampled ids. */
   readonly stopIds: readonly number[];
   /** Alternatives to report for each token; 0 for none. */
@@ -33,7 +37,7 @@ export interface SampledToken {
   readonly token: number;
   readonly logprob: number;
   readonly alternatives: readonly Alternative[] | null;
-  /** Set on the last one: a stop id was drawn, or maxTokens were. */
+  /** Set on the last one: a stop id was drawn or nothing may follow, or maxTokens were drawn. */
   readonly finish: "stop" | "length" | null;
   /** Prompt tokens that the prefix cache spared; set on the first one. */
   readonly cachedTokens: number | null;
@@ -53,6 +57,10 @@ export type Emit = (token: SampledToken) => void;
 
 interface Sequence {
   readonly request: SequenceRequest;
+  /** Null: tokens are drawn from what the model says. */
+  readonly rules: LogitRules | null;
+  /** Null: any token may come next. */
+  readonly matcher: TokenMatcher | null;
   /** Prompt and answer; the first `length` are valid. */
   readonly tokens: Int32Array;
   length: number;
@@ -97,11 +105,14 @@ export class Decoder {
     return this.#waiting.length;
   }
 
-  /** Queues a sequence. */
-  submit(request: SequenceRequest): void {
+  /** Queues a sequence. @param matcher what its answer must be like */
+  submit(request: SequenceRequest, matcher: TokenMatcher | null = null): void {
     const tokens = new Int32Array(request.prompt.length + request.maxTokens);
     tokens.set(request.prompt);
-    this.#waiting.push({ request, tokens, length: request.prompt.length, cached: 0, reused: 0 });
+    const { adjustments, sampling } = request;
+    const isPlain = adjustments === null && matcher === null;
+    const rules = isPlain ? null : new LogitRules(adjustments ?? NO_ADJUSTMENTS, sampling.temperature);
+    this.#waiting.push({ request, rules, matcher, tokens, length: request.prompt.length, cached: 0, reused: 0 });
   }
 
   /** Forgets a sequence wherever it is; its row is free at once. Unknown ids are ignored. */
@@ -115,16 +126,17 @@ export class Decoder {
 
   /**
    * Reads some prompt tokens, then samples one token for each sequence of the batch.
+   * @param isInterrupted asked between runs of the graph; once it says so the step ends, and goes on with the next
    * @returns false when there was nothing to do
    */
-  async step(emit: Emit): Promise<boolean> {
+  async step(emit: Emit, isInterrupted: () => boolean = () => false): Promise<boolean> {
     let budget = this.#options.prefillTokensPerStep;
-    while (budget > 0) {
+    while (budget > 0 && !isInterrupted()) {
       const sequence = this.#reading ?? this.#begin();
       if (sequence === null) break;
       budget -= await this.#readChunk(sequence, emit);
     }
-    if (this.#rows.length > 0) await this.#sampleAll(emit);
+    if (this.#rows.length > 0 && !isInterrupted()) await this.#sampleAll(emit);
     return this.running > 0 || this.waiting > 0;
   }
 
@@ -217,13 +229,17 @@ export class Decoder {
   }
 
   /** @returns whether the sequence is finished */
-  #draw(sequence: Sequence, probabilities_V: Float32Array, emit: Emit): boolean {
-    const { request } = sequence;
+  #draw(sequence: Sequence, modelled_V: Float32Array, emit: Emit): boolean {
+    const { request, rules, matcher } = sequence;
+    const probabilities_V = rules?.apply(modelled_V, matcher?.allowed() ?? null) ?? modelled_V;
     const index = sequence.length - request.prompt.length;
     const { token, logprob } = drawToken(probabilities_V, request.sampling, uniformAt(request.sampling.seed, index));
+    rules?.accept(token);
+    matcher?.accept(token);
     sequence.tokens[sequence.length] = token;
     sequence.length++;
-    const finish = request.stopIds.includes(token) ? "stop" : index + 1 >= request.maxTokens ? "length" : null;
+    const isStopped = request.stopIds.includes(token) || matcher?.allowed().length === 0;
+    const finish = isStopped ? "stop" : index + 1 >= request.maxTokens ? "length" : null;
     emit({
       id: request.id,
       token,
@@ -287,9 +303,10 @@ export class Decoder {
   }
 }
 
-function inverseTemperature({ request }: Sequence): number {
+function inverseTemperature({ request, rules }: Sequence): number {
   const { temperature } = request.sampling;
-  return temperature === 0 ? 1 : 1 / temperature;
+  // Rules come before the temperature, so they bring it to bear themselves.
+  return temperature === 0 || rules !== null ? 1 : 1 / temperature;
 }
 
 function floats(tensor: InferenceSession.OnnxValueMapType[string] | undefined): Float32Array {

@@ -90,7 +90,11 @@ export class Exchange {
     }
     // What is left of a refused body is not read: the connection ends with the reply.
     const close = code === "ERR_TOO_LARGE" ? { connection: "close" } : {};
-    this.json(status, body, { ...close, ...(status === 429 || status === 503 ? { "retry-after": "1" } : {}) });
+    this.json(status, body, {
+      ...close,
+      ...(status === 401 ? { "www-authenticate": "Bearer" } : {}),
+      ...(status === 429 || status === 503 ? { "retry-after": "1" } : {}),
+    });
   }
 
   #whole(status: number, value: string, type: string, headers: Readonly<Record<string, string>>): void {
@@ -109,6 +113,9 @@ interface ErrorShape {
 
 const INTERNAL: ErrorShape = { status: 500, type: "server_error", name: "internal_error" };
 const STATUS: Partial<Record<ErrorCode, ErrorShape>> = {
+  ERR_AUTH: { status: 401, type: "invalid_request_error", name: "invalid_api_key" },
+  ERR_FORBIDDEN: { status: 403, type: "invalid_request_error", name: "insufficient_permissions" },
+  ERR_STORE: { status: 503, type: "server_error", name: "keys_unavailable" },
   ERR_INVALID_REQUEST: { status: 400, type: "invalid_request_error", name: "invalid_request" },
   ERR_CHECKPOINT: { status: 400, type: "invalid_request_error", name: "invalid_checkpoint" },
   ERR_NOT_FOUND: { status: 404, type: "invalid_request_error", name: "model_not_found" },

@@ -13,7 +13,7 @@ import { type Artifact, hashFile, readArtifact } from "./artifact.ts";
 import { buildDecodeGraph } from "./decode-graph.ts";
 import { createLoraMerger } from "./lora-merger.ts";
 import { type PackedWeights, packWeights, withLora } from "./packed-weights.ts";
-import { type LoadCommand, type LoadEvent, movable } from "./protocol.ts";
+import { type LoadCommand, type LoaderCommand, type LoadEvent, movable } from "./protocol.ts";
 
 if (parentPort === null) throw new Error("loader-worker.ts is started by the inference endpoint, as a worker thread");
 const port = parentPort;
@@ -53,7 +53,8 @@ async function serve(): Promise<void> {
 
   // One at a time: two at once would need twice the memory and be no sooner done.
   let last: Promise<void> = Promise.resolve();
-  port.on("message", (command: LoadCommand) => {
+  port.on("message", (command: LoaderCommand) => {
+    if (command.type === "stop") process.exit();
     last = last
       .then(() => build(command))
       .catch((error: unknown) => {

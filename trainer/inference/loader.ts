@@ -4,6 +4,7 @@ import { Worker } from "node:worker_threads";
 import { FulgurError } from "#shared/errors.ts";
 import type { Architecture } from "../model/architecture.ts";
 import type { LoadCommand, LoadEvent } from "./protocol.ts";
+import { stopWorker } from "./stop-worker.ts";
 
 /** A version ready to be run. */
 export interface BuiltVersion {
@@ -66,14 +67,12 @@ export async function startLoader(modelDir: string, maxContextTokens: number): P
       contextTokens,
       build(version, path) {
         const request = Promise.withResolvers<BuiltVersion>();
-        const command: LoadCommand = { serial: serial++, version, path };
+        const command: LoadCommand = { type: "load", serial: serial++, version, path };
         waiting.set(command.serial, request);
         worker.postMessage(command, []);
         return request.promise;
       },
-      async close() {
-        await worker.terminate();
-      },
+      close: () => stopWorker(worker),
     };
   } catch (error) {
     await worker.terminate();

@@ -3,7 +3,9 @@
 import type { ErrorCode } from "#shared/errors.ts";
 import type { Architecture } from "../model/architecture.ts";
 import type { DecoderOptions, SequenceRequest } from "./decoder.ts";
+import type { AnswerForm } from "./json-schema-grammar.ts";
 import type { Alternative } from "./sampling.ts";
+import type { Vocabulary } from "./token-matcher.ts";
 
 /** To a decode worker. */
 export type DecodeCommand =
@@ -16,14 +18,27 @@ export type DecodeCommand =
       readonly options: DecoderOptions;
     }
   | { readonly type: "unload"; readonly version: string }
+  /** Needed before the first answer that has a form. */
+  | { readonly type: "vocabulary"; readonly vocabulary: Vocabulary }
+  /** Sample nothing until this version is loaded and was asked; it ends by itself soon. */
+  | { readonly type: "hold"; readonly version: string }
+  | { readonly type: "release"; readonly version: string }
   | {
       readonly type: "submit";
       readonly version: string;
       readonly request: SequenceRequest;
+      /** What the answer must be like; null for anything. */
+      readonly form: AnswerForm | null;
       /** `each` reports every token as it is drawn, `whole` all of them at the end. */
       readonly report: "each" | "whole";
     }
-  | { readonly type: "cancel"; readonly id: number };
+  | { readonly type: "cancel"; readonly id: number }
+  | StopCommand;
+
+/** Ends a worker between two runs of a graph. */
+export interface StopCommand {
+  readonly type: "stop";
+}
 
 /** Tokens of one sequence that were not reported before. */
 export interface TokenReport {
@@ -39,14 +54,19 @@ export interface TokenReport {
 
 /** From a decode worker. */
 export type DecodeEvent =
-  | { readonly type: "loaded"; readonly version: string }
+  /** The graph comes back: the next thread can have it without a copy. */
+  | { readonly type: "loaded"; readonly version: string; readonly graph: Uint8Array }
   | { readonly type: "load_failed"; readonly version: string; readonly message: string }
   | { readonly type: "unloaded"; readonly version: string }
   | { readonly type: "tokens"; readonly reports: readonly TokenReport[] }
   | { readonly type: "failed"; readonly ids: readonly number[]; readonly message: string };
 
 /** To the loader worker. */
+export type LoaderCommand = LoadCommand | StopCommand;
+
+/** Asks for a version's decode graph. */
 export interface LoadCommand {
+  readonly type: "load";
   readonly serial: number;
   readonly version: string;
   /** Folder of an adapter or of full weights; null for the base model itself. */

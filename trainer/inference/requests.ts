@@ -3,18 +3,16 @@
 import * as z from "zod";
 import { FulgurError } from "#shared/errors.ts";
 import type { Message } from "../model/chat-template.ts";
+import type { LogitAdjustments } from "./logit-rules.ts";
 import type { SamplingOptions } from "./sampling.ts";
 
 const count = z.int().nonnegative();
+const penalty = z.number().min(-2).max(2);
 /** Fields that would change the answer and are not implemented: anything but their neutral value is refused. */
 const neutral = {
-  n: z.literal(1, "only n = 1 is supported; send the request n times").nullish(),
   best_of: z.literal(1, "is not supported").nullish(),
-  frequency_penalty: z.literal(0, "is not supported; leave it out").nullish(),
-  presence_penalty: z.literal(0, "is not supported; leave it out").nullish(),
   repetition_penalty: z.literal(1, "is not supported; leave it out").nullish(),
   min_p: z.literal(0, "is not supported; leave it out").nullish(),
-  logit_bias: z.record(z.string(), z.never(), "is not supported; leave it out").nullish(),
 };
 
 const sampling = {
@@ -24,6 +22,10 @@ const sampling = {
   // vLLM writes "all tokens" as −1 or 0.
   top_k: z.int().min(-1).nullish(),
   seed: z.int().nullish(),
+  n: z.int().min(1).max(128).nullish(),
+  frequency_penalty: penalty.nullish(),
+  presence_penalty: penalty.nullish(),
+  logit_bias: z.record(z.string().regex(/^\d{1,9}$/, "keys are token ids"), z.number().min(-100).max(100)).nullish(),
   stop: z.union([z.string(), z.array(z.string()).max(16)]).nullish(),
   stop_token_ids: z.array(count).nullish(),
   ignore_eos: z.boolean().nullish(),
@@ -49,7 +51,14 @@ const message = z.looseObject({
   tool_call_id: z.string().nullish(),
   reasoning_content: z.string().nullish(),
 });
-const tool = z.looseObject({ type: z.literal("function"), function: z.looseObject({ name: z.string().min(1) }) });
+const tool = z.looseObject({
+  type: z.literal("function"),
+  function: z.looseObject({
+    name: z.string().min(1),
+    parameters: z.unknown().optional(),
+    strict: z.boolean().nullish(),
+  }),
+});
 
 /** Body of `POST /v1/chat/completions`. */
 export const chatRequestSchema = z.looseObject({
@@ -67,7 +76,11 @@ export const chatRequestSchema = z.looseObject({
   logprobs: z.boolean().nullish(),
   top_logprobs: count.max(20).nullish(),
   response_format: z
-    .looseObject({ type: z.literal("text", "only text is supported; constrained decoding is not") })
+    .discriminatedUnion("type", [
+      z.looseObject({ type: z.literal("text") }),
+      z.looseObject({ type: z.literal("json_object") }),
+      z.looseObject({ type: z.literal("json_schema"), json_schema: z.looseObject({ schema: z.unknown().optional() }) }),
+    ])
     .nullish(),
   chat_template_kwargs: z.record(z.string(), z.unknown()).nullish(),
 });
@@ -118,6 +131,17 @@ export function samplingOf(
     topK: Math.max(0, request.top_k ?? 0),
     seed: request.seed ?? randomSeed(),
   };
+}
+
+/** What a request changes about the model's distribution; null when nothing. */
+export function adjustmentsOf(
+  request: Pick<ChatRequest, "frequency_penalty" | "presence_penalty" | "logit_bias">,
+): LogitAdjustments | null {
+  const frequencyPenalty = request.frequency_penalty ?? 0;
+  const presencePenalty = request.presence_penalty ?? 0;
+  const bias = Object.entries(request.logit_bias ?? {}).map(([token, change]) => [Number(token), change] as const);
+  if (frequencyPenalty === 0 && presencePenalty === 0 && bias.length === 0) return null;
+  return { frequencyPenalty, presencePenalty, bias };
 }
 
 /** Stop strings of a request; empty ones would end every answer at once and are left out. */

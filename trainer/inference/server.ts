@@ -2,6 +2,7 @@
 
 import { createServer, type IncomingMessage, type Server } from "node:http";
 import { FulgurError, messageOf } from "#shared/errors.ts";
+import type { Scope } from "#shared/words.ts";
 import { answerChat } from "./chat.ts";
 import { answerCompletion } from "./completions.ts";
 import type { InferenceConfig } from "./config.ts";
@@ -15,6 +16,7 @@ import {
   unloadRequestSchema,
 } from "./requests.ts";
 import { InferenceService } from "./service.ts";
+import { openTokenGate, type TokenGate } from "./token-gate.ts";
 
 /** A listening endpoint. */
 export interface InferenceServer {
@@ -35,6 +37,7 @@ export interface ServerHooks {
  * @throws FulgurError ERR_MODEL when the model cannot be used, ERR_PORT_TAKEN when the port is
  */
 export async function startInferenceServer(config: InferenceConfig, hooks: ServerHooks): Promise<InferenceServer> {
+  const gate = await gateOf(config);
   let isHealthy = true;
   const service = await InferenceService.start({
     modelDir: config.model,
@@ -54,7 +57,7 @@ export async function startInferenceServer(config: InferenceConfig, hooks: Serve
   });
   const maxBodyBytes = Math.floor(config.maxBodyMb * 2 ** 20);
   const server = createServer((request, response) => {
-    void handle(service, new Exchange(request, response), request, { maxBodyBytes, isHealthy: () => isHealthy });
+    void handle(service, new Exchange(request, response), request, { maxBodyBytes, isHealthy: () => isHealthy, gate });
   });
   // Agents keep connections between the turns of a rollout; Node's five seconds would race with their next request.
   server.keepAliveTimeout = 120_000;
@@ -82,12 +85,24 @@ export async function startInferenceServer(config: InferenceConfig, hooks: Serve
 interface Limits {
   readonly maxBodyBytes: number;
   readonly isHealthy: () => boolean;
+  /** Null: anybody may ask. */
+  readonly gate: TokenGate | null;
+}
+
+/** @throws FulgurError ERR_CONFIG when an address that others can reach would be open to all of them by omission */
+async function gateOf({ host, jwks }: InferenceConfig): Promise<TokenGate | null> {
+  if (jwks !== undefined && jwks !== "none") return openTokenGate(jwks);
+  if (jwks === "none" || host === "localhost" || host === "::1" || host.startsWith("127.")) return null;
+  throw new FulgurError(
+    "ERR_CONFIG",
+    `--host ${host} can be reached from elsewhere: give --jwks with the edge's keys, or --jwks none where only the edge can reach it.`,
+  );
 }
 
 async function handle(
   service: InferenceService,
   exchange: Exchange,
-  { method = "GET", url = "/" }: IncomingMessage,
+  { method = "GET", url = "/", headers }: IncomingMessage,
   limits: Limits,
 ): Promise<void> {
   try {
@@ -112,6 +127,7 @@ async function handle(
       );
       return;
     }
+    if (route.scopes !== undefined) await limits.gate?.check(headers.authorization, route.scopes);
     await route.run(service, exchange, limits);
   } catch (error) {
     if (!(error instanceof FulgurError)) process.stderr.write(`inference: ${method} failed: ${messageOf(error)}\n`);
@@ -121,23 +137,28 @@ async function handle(
 
 interface Route {
   readonly method: "GET" | "POST";
+  /** A token needs one of them; absent: open to all. */
+  readonly scopes?: readonly Scope[];
   run(service: InferenceService, exchange: Exchange, limits: Limits): Promise<void> | void;
 }
 
 const ROUTES: Readonly<Record<string, Route>> = {
   "/v1/chat/completions": {
     method: "POST",
+    scopes: ["inference"],
     run: async (service, exchange, { maxBodyBytes }) =>
       answerChat(service, parseRequest(chatRequestSchema, await exchange.body(maxBodyBytes)), exchange),
   },
   "/v1/completions": {
     method: "POST",
+    scopes: ["inference"],
     run: async (service, exchange, { maxBodyBytes }) =>
       answerCompletion(service, parseRequest(completionRequestSchema, await exchange.body(maxBodyBytes)), exchange),
   },
-  "/v1/models": { method: "GET", run: listModels },
+  "/v1/models": { method: "GET", scopes: ["inference", "trainer"], run: listModels },
   "/v1/load_lora_adapter": {
     method: "POST",
+    scopes: ["trainer"],
     run: async (service, exchange, { maxBodyBytes }) => {
       const { lora_name: name, lora_path: path } = parseRequest(loadRequestSchema, await exchange.body(maxBodyBytes));
       if (name === service.baseName) {
@@ -149,6 +170,7 @@ const ROUTES: Readonly<Record<string, Route>> = {
   },
   "/v1/unload_lora_adapter": {
     method: "POST",
+    scopes: ["trainer"],
     run: async (service, exchange, { maxBodyBytes }) => {
       const { lora_name: name } = parseRequest(unloadRequestSchema, await exchange.body(maxBodyBytes));
       await service.versions.unload(name);

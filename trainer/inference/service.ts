@@ -16,9 +16,13 @@ import { type AnswerChunk, AnswerReader, type FinishReason } from "./answer.ts";
 import { artifactDigest } from "./artifact.ts";
 import { Continuation } from "./continuation.ts";
 import { DecodePool, type RunningSequence } from "./decode-pool.ts";
+import { FormMatchers } from "./form-matchers.ts";
+import type { AnswerForm } from "./json-schema-grammar.ts";
 import { startLoader } from "./loader.ts";
+import type { LogitAdjustments } from "./logit-rules.ts";
 import { type Gauges, Metrics } from "./metrics.ts";
 import type { SamplingOptions } from "./sampling.ts";
+import { vocabularyOf } from "./token-matcher.ts";
 import { type VersionLease, Versions } from "./versions.ts";
 
 /** What the endpoint is started with; see `config.ts` for the meaning and bounds of each. */
@@ -53,6 +57,9 @@ export interface AnswerRequest {
   readonly lease: VersionLease;
   readonly promptIds: Int32Array;
   readonly sampling: SamplingOptions;
+  readonly adjustments: LogitAdjustments | null;
+  /** What the answer must be like; null for anything. */
+  readonly form: AnswerForm | null;
   /** Null: as many as the context has room for. */
   readonly maxTokens: number | null;
   readonly stop: readonly string[];
@@ -91,6 +98,8 @@ export class InferenceService {
   readonly #pool: DecodePool;
   readonly #options: ServiceOptions;
   readonly #closeLoader: () => Promise<void>;
+  /** Made for the first answer that has a form. */
+  #forms: FormMatchers | null = null;
 
   private constructor(
     model: ServedModel,
@@ -136,9 +145,15 @@ export class InferenceService {
       const versions = new Versions(
         {
           async load(name, path) {
-            const { graph, digest } = await loader.build(name, path);
-            await pool.load(name, graph, architecture, decoderOptions);
-            return digest;
+            pool.hold(name);
+            try {
+              const { graph, digest } = await loader.build(name, path);
+              await pool.load(name, graph, architecture, decoderOptions);
+              return digest;
+            } catch (error) {
+              pool.release(name);
+              throw error;
+            }
           },
           unload: (name) => pool.unload(name),
           digest: artifactDigest,
@@ -194,6 +209,7 @@ export class InferenceService {
     let reason = "error";
     try {
       const maxTokens = this.#roomFor(request);
+      if (request.form !== null) this.#proveForm(request.form, request.stopIds);
       const { maxSequences, maxWaiting } = this.#options;
       if (this.#pool.sequences >= maxSequences + maxWaiting) {
         throw new FulgurError(
@@ -214,6 +230,7 @@ export class InferenceService {
           prompt: promptIds,
           maxTokens,
           sampling: request.sampling,
+          adjustments: request.adjustments,
           stopIds: request.stopIds,
           topLogprobs: request.topLogprobs,
         },
@@ -233,6 +250,7 @@ export class InferenceService {
         // A stop string may end an answer early, so somebody has to look while it grows.
         {
           report: request.stop.length > 0 ? "each" : request.report,
+          form: request.form,
           preferredThread: request.preferredThread ?? undefined,
         },
       );
@@ -262,6 +280,16 @@ export class InferenceService {
   /** Ends all threads at once; running answers are lost. */
   async close(): Promise<void> {
     await Promise.all([this.#pool.close(), this.#closeLoader()]);
+  }
+
+  /** @throws FulgurError ERR_INVALID_REQUEST when no answer can have this form */
+  #proveForm(form: AnswerForm, stopIds: readonly number[]): void {
+    if (this.#forms === null) {
+      const vocabulary = vocabularyOf(this.model.tokenizer);
+      this.#forms = new FormMatchers(vocabulary);
+      this.#pool.learn(vocabulary);
+    }
+    this.#forms.matcher(form, stopIds);
   }
 
   #roomFor({ promptIds, maxTokens }: AnswerRequest): number {

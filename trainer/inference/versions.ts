@@ -22,6 +22,17 @@ export interface VersionLease {
   release(): void;
 }
 
+/** One right for several answers: it is released when each of them has released it once. */
+export function sharedLease(lease: VersionLease, holders: number): VersionLease {
+  let left = holders;
+  return {
+    name: lease.name,
+    release: () => {
+      if (--left === 0) lease.release();
+    },
+  };
+}
+
 /** What the registry needs of the rest. */
 export interface VersionBackend {
   /** Proves the artifact and makes it answer. @returns its digest @throws FulgurError and leaves nothing loaded */

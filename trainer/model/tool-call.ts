@@ -24,6 +24,8 @@ export interface ToolCallFormat {
   start(): ToolCallStream;
   /** Text that makes the model call a tool when the answer is made to begin with it; of this tool if a name is given. */
   forcedStart(toolName: string | null): string;
+  /** How a call of this tool is written: what comes before its arguments, and what comes behind them. */
+  callText(toolName: string): { readonly before: string; readonly after: string };
 }
 
 /** Reads one answer. Content that might be the start of a tool call is held back until it is known. */
@@ -36,8 +38,11 @@ export interface ToolCallStream {
 /** The format of Hermes and Qwen models. */
 export const hermesToolCalls: ToolCallFormat = {
   start: () => new HermesStream(),
-  forcedStart: (toolName) =>
-    toolName === null ? `${OPEN}\n` : `${OPEN}\n{"name": ${JSON.stringify(toolName)}, "arguments": `,
+  forcedStart: (toolName) => (toolName === null ? `${OPEN}\n` : hermesToolCalls.callText(toolName).before),
+  callText: (toolName) => ({
+    before: `${OPEN}\n{"name": ${JSON.stringify(toolName)}, "arguments": `,
+    after: `}\n${CLOSE}`,
+  }),
 };
 
 class HermesStream implements ToolCallStream {

@@ -44,7 +44,7 @@ describe("askAgent", () => {
       [200, '{"result": 3}', /answered 200/],
       [200, '{"error": {"message": "x", "reason": "upstream_failed"}}', /answered 200/],
       [500, "Internal Server Error", /answered 500/],
-      [200, JSON.stringify({ result: "x".repeat(1_000_001) }), /at most 1000000 are kept/],
+      [200, JSON.stringify({ result: "x".repeat(1_000_001) }), /more than 1000000 bytes/],
     ];
     for (const [status, body, message] of cases) {
       const answer = await ask(answering(status, body));
@@ -53,7 +53,7 @@ describe("askAgent", () => {
     expect(await ask({ fetch: () => Promise.reject(new Error("no such Worker")) })).toEqual({
       type: "broken",
       reason: "agent_failed",
-      error: "the agent's Worker failed: no such Worker",
+      error: "the agent failed: no such Worker",
     });
   });
 });

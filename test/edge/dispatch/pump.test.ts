@@ -8,11 +8,13 @@ import { newId } from "#shared/ids.ts";
 import {
   cancelRollout,
   createRollouts,
+  openSession,
   readAttempts,
   readRollouts,
   startSelfRollout,
   type Rollout,
 } from "#shared/store/rollouts.ts";
+import { recordCall } from "#shared/store/calls.ts";
 import { createTasks } from "#shared/store/tasks.ts";
 import type { Statement } from "#shared/store/statement.ts";
 
@@ -30,8 +32,10 @@ afterAll(() => store.stop());
 
 type Invoke = PumpDeps["invoke"];
 
-function harness(invoke: Invoke, change: Partial<PumpAgent> & { writer?: PumpDeps["writer"]; agent?: string } = {}) {
-  const { writer = store.writer, agent = newId("run").slice(3), ...config } = change;
+type Change = Partial<PumpAgent> & Partial<Pick<PumpDeps, "writer" | "evaluators">> & { readonly agent?: string };
+
+function harness(invoke: Invoke, change: Change = {}) {
+  const { writer = store.writer, agent = newId("run").slice(3), evaluators = {}, ...config } = change;
   const clock = { skewMs: 0 };
   const calledAt: number[] = [];
   const invoked: string[] = [];
@@ -39,7 +43,11 @@ function harness(invoke: Invoke, change: Partial<PumpAgent> & { writer?: PumpDep
   const pump = new Pump({
     writer,
     connect: () => store.db,
-    agents: { [agent]: { tools: {}, alpha: 0.5, concurrency: 4, timeoutMs: 10_000, ...config } },
+    agents: {
+      of: () => ({ [agent]: { tools: {}, alpha: 0.5, concurrency: 4, timeoutMs: 10_000, ...config } }),
+      refresh: () => Promise.resolve(),
+    },
+    evaluators,
     now: () => Date.now() + clock.skewMs,
     random: () => 0.5,
     callAt: (time) => calledAt.push(time),
@@ -218,7 +226,7 @@ describe("Pump", () => {
     await until(ids, { finished: 3 });
     expect(new Set(next.invoked)).toEqual(new Set(ids.map((id) => `${id}/2`)));
     for (const release of releases) release({ type: "answered", result: "999" });
-    await vi.waitFor(() => expect(gone.pump.running).toEqual({}));
+    await vi.waitFor(() => expect(gone.pump.running.size).toBe(0));
     await gone.pump.tick();
     expect((await read(ids)).map((rollout) => rollout.result)).toEqual(["1", "1", "1"]);
   });
@@ -259,7 +267,7 @@ describe("Pump", () => {
     await vi.waitFor(() => expect(invoked).toHaveLength(2));
     away = true;
     for (const release of releases) release(RIGHT);
-    await vi.waitFor(() => expect(pump.running).toEqual({}));
+    await vi.waitFor(() => expect(pump.running.size).toBe(0));
     await pump.tick();
     expect(calledAt.at(-1)).toBeLessThan(Date.now() + 2000);
     expect(await statuses(ids)).toEqual({ running: 2 });
@@ -364,5 +372,67 @@ describe("Pump", () => {
     expect(new Set(invoked).size).toBe(invoked.length);
     const attempts = await readAttempts(store.db, TENANT, ids);
     expect(attempts.filter(({ status }) => status === "running")).toEqual([]);
+  });
+});
+
+describe("a judge that has to be asked", () => {
+  it("holds up nobody else, and its rollout is settled with what it says", async () => {
+    const asked = Promise.withResolvers<Response>();
+    const { pump, agent } = harness(() => Promise.resolve({ type: "answered", result: "late" }), {
+      evaluator: { type: "worker", url: "https://judge.example.com/" },
+      evaluators: { fetch: () => asked.promise },
+    });
+    const quick = harness(() => Promise.resolve(RIGHT));
+    const slow = newId("rollout");
+    await store.writer.append([
+      createRollouts([{ id: slow, tenantId: TENANT, agent, mode: "val", maxAttempts: 1 }], Date.now()),
+    ]);
+    const ids = await queue(quick.agent, 3);
+    await Promise.all([pump.wake(), quick.pump.wake()]);
+    await until(ids, { finished: 3 });
+    await pump.tick();
+    expect(await statuses([slow])).toEqual({ running: 1 });
+    asked.resolve(Response.json({ score: 1, format: 0.5 }));
+    await until([slow], { finished: 1 });
+    const [rollout] = await read([slow]);
+    expect(rollout).toMatchObject({ result: "late", error: null, reward: expect.closeTo(0.95, 10), attempt: 1 });
+  });
+});
+
+describe("live sessions", () => {
+  it("are finished with their last answer when they fall silent, and those that go on are not", async () => {
+    const { pump, agent } = harness(() => Promise.resolve(RIGHT));
+    const [silent, lively] = [newId("rollout"), newId("rollout")];
+    const open = (id: string, leaseUntil: number): Statement[] =>
+      openSession({ id, tenantId: TENANT, agent, mode: "live", sessionId: id }, { now: 1, leaseUntil, subjectId: null })
+        .statements;
+    const call = (n: number, content: unknown): Statement[] =>
+      recordCall({
+        id: newId("call"),
+        tenantId: TENANT,
+        rolloutId: silent,
+        attempt: 1,
+        mode: "live",
+        role: "main",
+        dialect: "chat",
+        modelAsked: "m",
+        request: "{}",
+        response: JSON.stringify({ role: "assistant", content }),
+        httpStatus: 200,
+        trainable: true,
+        latencyMs: 1,
+        createdAt: n,
+      });
+    await store.writer.append([
+      open(silent, Date.now() - 1),
+      open(lively, Date.now() + 60_000),
+      call(1, "first"),
+      call(2, "last"),
+    ]);
+    await pump.tick();
+    await until([silent], { finished: 1 });
+    const [rollout] = await read([silent]);
+    expect(rollout).toMatchObject({ status: "finished", result: "last", disposition: null, error: null });
+    expect(await statuses([lively])).toEqual({ running: 1 });
   });
 });

@@ -5,6 +5,8 @@ import { admission } from "../../../edge/proxy/admission.ts";
 import { record, recordFailure, type Call } from "../../../edge/proxy/call.ts";
 import { Capture } from "../../../edge/proxy/capture.ts";
 import { parseChatRequest } from "../../../edge/proxy/chat-request.ts";
+import { promptMemory } from "../../../edge/proxy/prompt-memory.ts";
+import { providerMemory } from "../../../edge/proxy/provider-memory.ts";
 import { resolver } from "../../../edge/proxy/resolve.ts";
 import { UpstreamError } from "../../../edge/proxy/upstream.ts";
 
@@ -39,6 +41,8 @@ function callOf(mode: "train" | "live", options: { readonly failOpen?: boolean; 
   const call: Call = {
     deps: {
       inferenceUrl: "http://inference",
+      callerOf: () => Promise.reject(new Error("not to be asked")),
+      issued: () => undefined,
       agents: {},
       db: () => {
         throw new Error("not to be asked");
@@ -46,12 +50,17 @@ function callOf(mode: "train" | "live", options: { readonly failOpen?: boolean; 
       writer,
       admission: admission(),
       resolver: resolver(),
+      prompts: promptMemory(),
       counters: counted,
+      route: () => Promise.reject(new Error("not to be asked")),
       fetch,
+      fetchProvider: fetch,
+      providerMemory: providerMemory(),
       now: () => 2000,
       waitUntil: () => undefined,
     },
     caller: {
+      recording: "full",
       principal: { tenantId: "t", scopes: ["call"], jti: "j", expiresAtSeconds: 9 },
       rollout: {
         rolloutId: "ro_1",
@@ -63,6 +72,7 @@ function callOf(mode: "train" | "live", options: { readonly failOpen?: boolean; 
       },
     },
     chat: parseChatRequest(requestText),
+    route: { kind: "policy", policy: "flight", role: "main" },
     capture,
     client: new AbortController(),
     failOpen: options.failOpen ?? false,

@@ -133,7 +133,10 @@ describe("a streamed answer", () => {
     expect(deltas.flatMap(({ content }) => (typeof content === "string" ? [content] : [])).join("")).toBe(
       "Hello, world",
     );
-    expect(events.map((event) => event.choices?.[0]?.finish_reason)).toEqual([null, null, null, "stop"]);
+    // How many tokens share an event is a matter of when they came.
+    const finishReasons = events.map((event) => event.choices?.[0]?.finish_reason);
+    expect(finishReasons.at(-1)).toBe("stop");
+    expect(finishReasons.slice(0, -1).every((reason) => reason === null)).toBe(true);
     for (const event of events) {
       expect(event).toMatchObject({ object: "chat.completion.chunk", model: "gpt-4o-mini", choices: [{ index: 0 }] });
       expect(JSON.stringify(event)).not.toMatch(/token_ids|logprob|usage/);

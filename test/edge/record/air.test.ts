@@ -1,6 +1,6 @@
 import * as fc from "fast-check";
 import { describe, expect, it } from "vitest";
-import { airRewards, isSuccess, toolOutcomes, toolsCalled } from "../../../edge/record/air.ts";
+import { airReward, airRewards } from "../../../edge/record/air.ts";
 
 const OPTIONS = {
   tenantId: "default",
@@ -105,36 +105,44 @@ describe("airRewards", () => {
   });
 });
 
-describe("isSuccess", () => {
-  it("takes an error key or a text that begins with error for a failure", () => {
-    const cases: readonly (readonly [string, boolean])[] = [
-      ['{"error": "unknown city"}', false],
-      [' {"error": {"code": 404}}', false],
-      ["Error: timed out", false],
-      ["  ERROR", false],
-      ["error", false],
-      ['{"error": null, "rows": []}', true],
-      ['{"message": "no error at all"}', true],
-      ['{"error": broken', true],
-      ['["error"]', true],
-      ["no errors found", true],
-      ["", true],
+describe("airRewards with success rules", () => {
+  it("judges each tool by its own rules, and the others by the default", () => {
+    const success = { memory: { empty_is_error: true }, search: { http_error_from: 400 } };
+    const messages = [
+      asks(["c1", "memory"], ["c2", "search"], ["c3", "memory"]),
+      answers("c1", "[]"),
+      answers("c2", '{"status": 404}'),
+      answers("c3", '{"error": "found"}'),
     ];
-    expect(cases.map(([text]) => [text, isSuccess(text)])).toEqual(cases);
+    expect(airRewards(messages, { ...OPTIONS, success }).map((reward) => reward.value)).toEqual([-0.3, -0.2, 0.3]);
+    expect(airRewards(messages, OPTIONS).map((reward) => reward.value)).toEqual([0.3, 0.2, -0.3]);
+  });
+
+  it("gives no signal where a rule's pattern cannot be used, and never throws", () => {
+    const success = { memory: { error_pattern: "(?=x)" } };
+    const messages = [asks(["c1", "memory"], ["c2", "search"]), answers("c1", "ok"), answers("c2", "ok")];
+    expect(airRewards(messages, { ...OPTIONS, success })).toMatchObject([{ name: "search" }]);
   });
 });
 
-describe("toolOutcomes", () => {
-  it("uses the newest name where two calls share an id", () => {
-    const messages = [asks(["c1", "memory"]), answers("c1", "a"), asks(["c1", "search"]), answers("c1", "b")];
-    expect(toolOutcomes(messages).map((outcome) => outcome.tool)).toEqual(["memory", "search"]);
-  });
-});
+describe("airReward", () => {
+  const outcome = { toolCallId: "c1", tool: "memory", succeeded: false };
 
-describe("toolsCalled", () => {
-  it("lists an answer's tools in order, and none where there are none", () => {
-    expect(toolsCalled(asks(["a", "search"], ["b", "memory"]))).toEqual(["search", "memory"]);
-    expect(toolsCalled({ role: "assistant", content: "Booked." })).toEqual([]);
-    expect(toolsCalled(null)).toEqual([]);
+  it("has the same key through whichever channel the outcome was seen", () => {
+    const [seen] = airRewards([asks(["c1", "memory"]), answers("c1", "error")], OPTIONS);
+    for (const channel of ["span", "event"] as const) {
+      expect(airReward(outcome, OPTIONS, channel)).toMatchObject({
+        key: seen?.key,
+        value: -0.3,
+        detail: { tool_call_id: "c1", succeeded: false, seen: channel },
+      });
+    }
+  });
+
+  it("is none for a tool without a weight and for an id that cannot be a key", () => {
+    expect(airReward({ ...outcome, tool: "calendar" }, OPTIONS)).toBeUndefined();
+    expect(airReward({ ...outcome, tool: "toString" }, OPTIONS)).toBeUndefined();
+    expect(airReward({ ...outcome, toolCallId: "" }, OPTIONS)).toBeUndefined();
+    expect(airReward({ ...outcome, toolCallId: "c".repeat(257) }, OPTIONS)).toBeUndefined();
   });
 });

@@ -1,14 +1,15 @@
-import * as fc from "fast-check";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import {
-  airStatus,
   decide,
   finishRollout,
   retryDelayMs,
+  settleAttempts,
+  type Answered,
   type DecideOptions,
   type Ending,
   type FinishDeps,
 } from "../../../edge/record/finish.ts";
+import type { Judgement } from "../../../edge/record/judgement.ts";
 import type { Evidence } from "../../../edge/record/evidence.ts";
 import { airRewards } from "../../../edge/record/air.ts";
 import { startTestStore, type TestStore } from "../../support/store.ts";
@@ -16,45 +17,15 @@ import { newId } from "#shared/ids.ts";
 import { packFloats, packIds } from "#shared/packed.ts";
 import { recordCall } from "#shared/store/calls.ts";
 import { readRewards, recordRewards } from "#shared/store/rewards.ts";
-import { createRollouts, leaseRollouts, readAttempts, startSelfRollout } from "#shared/store/rollouts.ts";
+import { createRollouts, leaseRollouts, readAttempts, readRollout, startSelfRollout } from "#shared/store/rollouts.ts";
 import { transact } from "#shared/store/statement.ts";
 import { createTasks } from "#shared/store/tasks.ts";
+import type { Judge } from "#shared/tables.ts";
 import type { Mode } from "#shared/words.ts";
 
 const TOOLS = { memory: 0.3, search: 0.2 };
 const AGENTS = { flight: { tools: TOOLS, alpha: 0.5 } };
 const JUDGE = { answer_pattern: '"([A-Z0-9]+)"', format_pattern: 'Booked "[A-Z0-9]+"\\.', expected: "SAS12" };
-
-describe("airStatus", () => {
-  const air = (name: string, value: number) => ({ source: "air", name, value });
-
-  it("weighs the mean sign of each of the agent's tools", () => {
-    // memory: (+1 −1 +1)/3 = 1/3; search: −1; (0.3·1/3 + 0.2·(−1)) / 0.5 = −0.2
-    const rewards = [air("memory", 0.3), air("memory", -0.3), air("memory", 0.3), air("search", -0.2)];
-    expect(airStatus(TOOLS, rewards)).toBeCloseTo(-0.2, 12);
-  });
-
-  it("counts a tool that was never called as 0, and ignores other rewards", () => {
-    expect(airStatus(TOOLS, [air("memory", 0.3)])).toBeCloseTo(0.6, 12);
-    expect(airStatus(TOOLS, [{ source: "explicit", name: "memory", value: 1 }, air("calendar", 1)])).toBe(0);
-    expect(airStatus({}, [air("memory", 1)])).toBe(0);
-  });
-
-  it("stays within −1 and 1", () => {
-    const weight = fc.double({ min: 0, max: 1, noNaN: true });
-    const seen = fc.record({
-      source: fc.constantFrom("air", "judge"),
-      name: fc.constantFrom("a", "b", "c"),
-      value: fc.double({ min: -1, max: 1, noNaN: true }),
-    });
-    fc.assert(
-      fc.property(fc.dictionary(fc.constantFrom("a", "b"), weight), fc.array(seen), (tools, rewards) => {
-        const status = airStatus(tools, rewards);
-        expect(Math.abs(status)).toBeLessThanOrEqual(1 + 1e-9);
-      }),
-    );
-  });
-});
 
 describe("retryDelayMs", () => {
   it("grows from a second to half a minute, with jitter around it", () => {
@@ -66,7 +37,12 @@ describe("retryDelayMs", () => {
 });
 
 describe("decide", () => {
-  const options: DecideOptions = { agents: AGENTS, now: 5000, random: () => 0.5 };
+  const options: DecideOptions = {
+    weights: AGENTS.flight,
+    judgement: { type: "unjudged" },
+    now: 5000,
+    random: () => 0.5,
+  };
   const answered: Ending = {
     tenantId: "default",
     rolloutId: "ro_1",
@@ -101,6 +77,9 @@ describe("decide", () => {
         outcome: null,
         disposition: null,
         dropReason: null,
+        sessionId: null,
+        subjectId: null,
+        keyId: null,
         createdAt: 0,
         startedAt: 0,
         finishedAt: null,
@@ -144,7 +123,7 @@ describe("finishRollout", () => {
   });
   afterAll(() => store.stop());
 
-  async function runningRollout(mode: Mode = "train", judge: typeof JUDGE | null = JUDGE): Promise<string> {
+  async function runningRollout(mode: Mode = "train", judge: Judge | null = JUDGE): Promise<string> {
     const id = newId("rollout");
     const taskId = newId("task");
     const row = { id, tenantId: "default", agent: "flight", mode, maxAttempts: 2, taskId };
@@ -163,9 +142,9 @@ describe("finishRollout", () => {
   async function addCall(
     rolloutId: string,
     tools: readonly string[],
-    change: { trainable?: boolean; attempt?: number } = {},
+    change: { trainable?: boolean; attempt?: number; role?: string } = {},
   ) {
-    const { trainable = true, attempt = 1 } = change;
+    const { trainable = true, attempt = 1, role = "main" } = change;
     const toolCalls = tools.map((name, index) => ({
       id: `${name}-${index}`,
       type: "function",
@@ -178,7 +157,8 @@ describe("finishRollout", () => {
         rolloutId,
         attempt,
         mode: "train",
-        dialect: "openai.chat",
+        role,
+        dialect: "chat",
         modelAsked: "gpt-4o-mini",
         request: "{}",
         response: JSON.stringify({ role: "assistant", content: null, tool_calls: toolCalls }),
@@ -325,6 +305,125 @@ describe("finishRollout", () => {
     const finished = await finishRollout(deps, request(id));
     expect(finished).toMatchObject({ status: "finished", reward: null, dropReason: "no_reward" });
     expect(finished.error).toMatch(/look-around/);
+  });
+
+  it("judges by the task's evaluator, or by its agent's against what the task expects", async () => {
+    const own = await runningRollout("train", {
+      type: "numeric",
+      relative_tolerance: 0.01,
+      absolute_tolerance: 0,
+      expected: 12,
+    });
+    await addCall(own, []);
+    // correct: 0.5·0 + 0.5·1
+    expect(await finishRollout(deps, { ...request(own), result: "about 12.1" })).toMatchObject({
+      reward: 0.5,
+      outcome: { correctness: 1, format: 1, terminal: 1 },
+    });
+    const agents = { flight: { ...AGENTS.flight, correctnessShare: 0.6, evaluator: { type: "token_f1" } as const } };
+    const expecting = await runningRollout("train", { expected: "the flight SAS12" });
+    await addCall(expecting, []);
+    // {flight, sas12} against {sas12}: F1 = 2/3; terminal = 0.6·2/3 + 0.4·1 = 0.8
+    const judged = await finishRollout({ ...deps, agents }, { ...request(expecting), result: "SAS12" });
+    expect(judged.outcome?.terminal).toBeCloseTo(0.8, 12);
+    const nobody = await runningRollout("train", { expected: "SAS12" });
+    await addCall(nobody, []);
+    expect(await finishRollout(deps, request(nobody))).toMatchObject({
+      reward: null,
+      dropReason: "no_reward",
+      error: expect.stringContaining("no evaluator"),
+    });
+  });
+
+  it("asks a judge that is elsewhere, with what the rollout did", async () => {
+    const asked: unknown[] = [];
+    const service = () => (_url: unknown, init?: RequestInit) => {
+      asked.push(JSON.parse(typeof init?.body === "string" ? init.body : ""));
+      return Promise.resolve(Response.json({ score: 0.5, format: 1 }));
+    };
+    const id = await runningRollout("train", { type: "worker", binding: "EVAL", expected: "SAS12" });
+    await addCall(id, ["search"]);
+    const finished = await finishRollout({ ...deps, evaluators: { service } }, request(id));
+    // terminal = 0.9·0.5 + 0.1·1 = 0.55
+    expect(finished.outcome).toMatchObject({ correctness: 0.5, format: 1, tools: ["search"] });
+    expect(finished.reward).toBeCloseTo(0.275, 12);
+    expect(asked).toMatchObject([{ input: {}, result: 'Booked "SAS12".', expected: "SAS12", calls: [{}] }]);
+    // A reward that is given needs nobody's opinion.
+    const given = await runningRollout("train", { type: "worker", binding: "EVAL", expected: "SAS12" });
+    await addCall(given, []);
+    expect(await finishRollout({ ...deps, evaluators: { service } }, { ...request(given), reward: 1 })).toMatchObject({
+      reward: 0.5,
+    });
+    expect(asked).toHaveLength(1);
+  });
+
+  it("settles the others while a judge is asked, and the judged one with its judgement", async () => {
+    const answer = Promise.withResolvers<Response>();
+    const evaluators = { service: () => () => answer.promise };
+    const slow = await runningRollout("train", { type: "worker", binding: "EVAL", expected: null });
+    const quick = await runningRollout();
+    await addCall(slow, []);
+    await addCall(quick, []);
+    const ending = (rolloutId: string) =>
+      ({
+        tenantId: "default",
+        rolloutId,
+        attempt: 1,
+        type: "answered",
+        result: 'Booked "SAS12".',
+        reward: null,
+      }) as const;
+    const later: { ending: Answered; judgement: Promise<Judgement> }[] = [];
+    const judgeLater = (given: Answered, judgement: Promise<Judgement>) =>
+      void later.push({ ending: given, judgement });
+    const first = await settleAttempts({ ...deps, evaluators, judgeLater }, [ending(slow), ending(quick)]);
+    expect(first.settled).toEqual([{ status: "judging" }, { status: "finished" }]);
+    expect(await readRollout(store.db, "default", slow)).toMatchObject({ status: "running" });
+    answer.resolve(Response.json({ score: 1 }));
+    const judged = await Promise.all(later.map(async (each) => ({ ...each.ending, judgement: await each.judgement })));
+    expect((await settleAttempts({ ...deps, evaluators, judgeLater }, judged)).settled).toEqual([
+      { status: "finished" },
+    ]);
+    expect(await readRollout(store.db, "default", slow)).toMatchObject({ status: "finished", reward: 0.5 });
+    expect(later).toHaveLength(1);
+  });
+
+  it("never tries a rollout again because its judge failed", async () => {
+    const evaluators = { service: () => () => Promise.resolve(new Response("no", { status: 500 })) };
+    const id = await runningRollout("train", { type: "worker", binding: "EVAL", expected: null });
+    await addCall(id, []);
+    const finished = await finishRollout({ ...deps, evaluators }, request(id));
+    expect(finished).toMatchObject({ status: "finished", attempt: 1, reward: null, dropReason: "no_reward" });
+    expect(finished.error).toMatch(/status 500/);
+  });
+
+  it("takes feedback for the reward only where nobody judges, and a judge's calls for none of the agent's", async () => {
+    const feedback = (rolloutId: string, value: number) => ({
+      id: newId("reward"),
+      tenantId: "default",
+      key: `feedback:${rolloutId}:${value}`,
+      rolloutId,
+      attempt: 1,
+      source: "feedback" as const,
+      name: "thumbs",
+      value,
+      createdAt: time++,
+    });
+    const unjudged = await runningRollout("train", null);
+    await addCall(unjudged, []);
+    await store.writer.append([recordRewards([feedback(unjudged, 1), feedback(unjudged, 0.5)])]);
+    expect(await finishRollout(deps, request(unjudged))).toMatchObject({
+      reward: 0.75,
+      outcome: null,
+      disposition: null,
+    });
+    const judged = await runningRollout();
+    await addCall(judged, [], { role: "judge" });
+    await store.writer.append([recordRewards([feedback(judged, -1)])]);
+    expect(await finishRollout(deps, request(judged))).toMatchObject({
+      reward: 0.5,
+      dropReason: "no_trainable_call",
+    });
   });
 
   it("finishes a rollout that its agent started by itself, and never retries it", async () => {

@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import type { Statement } from "#shared/store/statement.ts";
+import { encoded } from "#shared/store/encoded.ts";
+import type { EncodedStatement, Statement } from "#shared/store/statement.ts";
 import { startTestWriter, type TestWriter } from "../../support/writer.ts";
 import { withBytes, withoutBytes } from "../../support/bytes-in-json.ts";
 import type { OutboxStep } from "./writer-worker.ts";
@@ -12,11 +13,14 @@ describe("outbox", () => {
   afterAll(() => host.stop());
 
   async function run(...steps: OutboxStep[]): Promise<unknown> {
-    const response = await fetch(`${host.url}/outbox`, { method: "POST", body: JSON.stringify(steps, withoutBytes) });
+    const response = await fetch(`${host.url}/outbox`, {
+      method: "POST",
+      body: JSON.stringify(steps, withoutBytes),
+    });
     return JSON.parse(await response.text(), withBytes);
   }
 
-  const unit = (...args: Statement["args"]): Statement[] => [{ sql: "insert", args }];
+  const unit = (...args: Statement["args"]): EncodedStatement[] => [encoded({ sql: "insert", args })];
   const all = { units: 9, bytes: 1e9 };
 
   it("gives units back as they were put, oldest first, bytes and numbers included", async () => {
@@ -75,6 +79,10 @@ describe("outbox", () => {
         { do: "aside", reason: "no such table" },
         { do: "peek", ...all },
       ),
-    ).toEqual([2, [{ reason: "no such table", body: '[["insert","bad"]]' }], [unit("good")]]);
+    ).toEqual([
+      2,
+      [{ reason: "no such table", body: JSON.stringify([["insert", encoded({ sql: "", args: ["bad"] }).argsJson]]) }],
+      [unit("good")],
+    ]);
   });
 });

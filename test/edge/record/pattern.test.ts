@@ -51,6 +51,14 @@ describe("compilePattern", () => {
     }
   });
 
+  it("replaces every match by a text as it is", () => {
+    expect(compilePattern("a+").replaceAll("xaaya", "$1\\")).toBe("x$1\\y$1\\");
+    expect(compilePattern("a").replaceAll("xyz", "-")).toBe("xyz");
+    expect(compilePattern("^x").replaceAll("xx", "-")).toBe("-x");
+    expect(compilePattern(".").replaceAll("✈️X", "")).toBe("");
+    expect(compilePattern("b*").replaceAll("abc", "-")).toBe("abc".replaceAll(/b*/g, "-"));
+  });
+
   it("counts its groups", () => {
     expect(compilePattern("(a)(?:b)(?<n>c)").groups).toBe(2);
   });

@@ -2,7 +2,7 @@ import { FulgurError, messageOf } from "#shared/errors.ts";
 import { newId } from "#shared/ids.ts";
 import { packFloats, packIds } from "#shared/packed.ts";
 import { recordCall } from "#shared/store/calls.ts";
-import type { Statement, StoreWriter } from "#shared/store/statement.ts";
+import type { EncodedStatement, Statement, StoreWriter } from "#shared/store/statement.ts";
 import { openOutbox, type Outbox } from "../../../edge/record/outbox.ts";
 import { storeWriter, type WriterStub } from "../../../edge/record/writer-client.ts";
 import { withBytes, withoutBytes } from "../../support/bytes-in-json.ts";
@@ -32,7 +32,7 @@ interface State {
 
 /** One step of an outbox's script; `take` peeks and removes, `aside` sets the first unit aside. */
 export type OutboxStep =
-  | { readonly do: "put"; readonly units: Statement[][] }
+  | { readonly do: "put"; readonly units: EncodedStatement[][] }
   | { readonly do: "take" | "peek"; readonly units: number; readonly bytes: number }
   | { readonly do: "aside"; readonly reason: string }
   | { readonly do: "reopen" };
@@ -118,7 +118,10 @@ async function answer(url: URL, request: Request, { writer, env }: Parts): Promi
     }
     case "/outbox": {
       const outbox = env.OUTBOX.get(env.OUTBOX.newUniqueId());
-      const outcomes = await outbox.fetch("http://outbox/", { method: "POST", body: await request.text() });
+      const outcomes = await outbox.fetch("http://outbox/", {
+        method: "POST",
+        body: await request.text(),
+      });
       return JSON.parse(await outcomes.text(), withBytes);
     }
     case "/nothing":

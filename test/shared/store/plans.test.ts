@@ -1,12 +1,20 @@
 import type { Client } from "@libsql/client/web";
 import { drizzle } from "drizzle-orm/libsql/web";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import * as agents from "#shared/store/agents.ts";
+import { listAudit } from "#shared/store/audit.ts";
 import * as batches from "#shared/store/batches.ts";
 import { readCalls } from "#shared/store/calls.ts";
 import { storeClient, type StoreDb } from "#shared/store/connect.ts";
+import * as keys from "#shared/store/keys.ts";
+import { deleteProvider, listProviders } from "#shared/store/providers.ts";
+import { giveFeedback, readFeedbackTarget, readRolloutOfCall } from "#shared/store/feedback.ts";
 import { readRewardByKey, readRewards } from "#shared/store/rewards.ts";
+import * as revisions from "#shared/store/reward-revisions.ts";
 import * as rollouts from "#shared/store/rollouts.ts";
+import * as subjects from "#shared/store/subjects.ts";
 import type { Statement } from "#shared/store/statement.ts";
+import { isRevoked, rolloutJti } from "#shared/store/tokens.ts";
 import { startTestStore, type TestStore } from "../../support/store.ts";
 
 /**
@@ -44,6 +52,16 @@ describe("query plans", () => {
   }
 
   const ref = { tenantId: "te", rolloutId: "ro", attempt: 1 };
+  const reward = {
+    ...ref,
+    id: "re",
+    key: "k",
+    callId: null,
+    source: "air",
+    name: "memory",
+    value: 1,
+    createdAt: 1,
+  } as const;
   const claim = { tenantId: "te", batchId: "ba", runId: "ru", policy: "flight", step: 0, groups: 3 };
   const trained = {
     tenantId: "te",
@@ -63,9 +81,25 @@ describe("query plans", () => {
     close: rollouts.closeRollout(ref, { now: 1, status: "finished" }),
     cancel: rollouts.cancelRollout("te", "ro", 1),
     drop: rollouts.dropRollouts("te", ["ro"], { reason: "stale", now: 1 }),
+    openSession: rollouts.openSession(
+      { id: "ro", tenantId: "te", agent: "flight", mode: "live", sessionId: "s" },
+      { now: 1, leaseUntil: 2, subjectId: "alice" },
+    ).statements,
+    revokeKey: [keys.revokeKey("te", "k", 1)],
+    mapModels: agents.mapModels({ tenantId: "te", name: "a", updatedAt: 1 }, { "*": "policy:p" }),
+    deleteAgent: [agents.deleteAgent("te", "a")],
+    deleteProvider: [deleteProvider("te", "p")],
     claim: batches.claimGroups(claim, 1).statements,
     trained: batches.markTrained(trained, 1).statements,
     abandon: batches.abandonBatch("te", "ba", { reason: "stale" }).statements,
+    feedback: giveFeedback({ ...reward, source: "feedback" }, ref).statements,
+    replaceRewards: revisions.replaceRewards(
+      { ...ref, was: null, reward: 1, outcome: null, rewards: [reward], trained: "left alone" },
+      1,
+    ),
+    deleteContent: subjects.deleteContent("te", ["ro"], 1),
+    forgetSubject: [subjects.forgetSubject("te", "alice")],
+    deleteRollouts: subjects.deleteRollouts("te", ["ro"]),
   };
 
   it.each(Object.entries(changes))("%s reads no whole table", async (_name, statements) => {
@@ -77,11 +111,28 @@ describe("query plans", () => {
     readRollout: (db) => rollouts.readRollout(db, "te", "ro"),
     readRollouts: (db) => rollouts.readRollouts(db, "te", ["ro"]),
     listQueuedAgents: (db) => rollouts.listQueuedAgents(db, 1),
+    listIdleSessions: (db) => rollouts.listIdleSessions(db, 1, 10),
+    readStatuses: (db) => rollouts.readStatuses(db, "te", ["ro"]),
+    findKey: (db) => keys.findKey(db, "k"),
+    readKey: (db) => keys.readKey(db, "te", "k"),
+    listKeys: (db) => keys.listKeys(db, "te"),
+    listAgents: (db) => agents.listAgents(db, "te"),
+    listProviders: (db) => listProviders(db, "te"),
+    listAudit: (db) => listAudit(db, "te", { before: "au" }),
+    isRevoked: (db) => isRevoked(db, "te", "jti", rolloutJti("ro")),
     countOfRun: (db) => rollouts.countRollouts(db, "te", { runId: "ru" }),
     readAttempts: (db) => rollouts.readAttempts(db, "te", ["ro"]),
     readCalls: (db) => readCalls(db, "te", ["ro"]),
     readRewards: (db) => readRewards(db, "te", ["ro"]),
     readRewardByKey: (db) => readRewardByKey(db, "te", "k"),
+    readFeedbackTarget: (db) => readFeedbackTarget(db, "te", "ro"),
+    readRolloutOfCall: (db) => readRolloutOfCall(db, "te", "ca"),
+    recomputableOfRun: (db) => revisions.listRecomputable(db, "te", { limit: 9, runId: "ru" }),
+    recomputableById: (db) => revisions.listRecomputable(db, "te", { limit: 9, rolloutIds: ["ro"] }),
+    readReplaceable: (db) => revisions.readReplaceable(db, "te", ["ro"]),
+    readToolTraffic: (db) => revisions.readToolTraffic(db, ref),
+    readRevisions: (db) => revisions.readRevisions(db, "te", "ro"),
+    readSubject: (db) => subjects.readSubject(db, "te", "alice"),
     readBatch: (db) => batches.readBatch(db, "te", "ba"),
     readClaimedBatch: (db) => batches.readClaimedBatch(db, "te", "ru"),
     readBatchOfRollout: (db) => batches.readBatchOfRollout(db, "te", "ro"),

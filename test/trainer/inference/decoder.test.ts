@@ -2,6 +2,7 @@ import { InferenceSession } from "onnxruntime-node";
 import { describe, expect, test } from "vitest";
 import { buildDecodeGraph } from "../../../trainer/inference/decode-graph.ts";
 import { Decoder, type SampledToken, type SequenceRequest } from "../../../trainer/inference/decoder.ts";
+import type { LogitAdjustments } from "../../../trainer/inference/logit-rules.ts";
 import { packWeights } from "../../../trainer/inference/packed-weights.ts";
 import type { SamplingOptions } from "../../../trainer/inference/sampling.ts";
 import { type Architecture, parseArchitecture, ropeTables, weightShapes } from "../../../trainer/model/architecture.ts";
@@ -77,6 +78,36 @@ test("sampled log-probabilities are those of the scaled distribution", async () 
   await decoder.close();
 });
 
+test("penalties and bias change the logits before the temperature, and log-probabilities are of what was drawn from", async () => {
+  const { architecture, weights, decoder } = await makeDecoder(MODELS["Llama, tied, grouped"] ?? {});
+  const prompt = [5, 9, 2, 40];
+  const adjustments: LogitAdjustments = {
+    frequencyPenalty: 0.6,
+    presencePenalty: 0.9,
+    bias: [
+      [7, 1.5],
+      [8, -100],
+    ],
+  };
+  const sampling = { temperature: 0.7, topP: 1, topK: 0, seed: 11 };
+  const [answer = []] = await sample(decoder, [{ prompt, maxTokens: 30, sampling, adjustments }]);
+  const drawn = answer.map(({ token }) => token);
+  const rows = referenceLogprobs(architecture, weights, [...prompt, ...drawn]).slice(prompt.length - 1, -1);
+  expect(new Set(drawn).size).toBeLessThan(drawn.length);
+  for (const [i, { token, logprob }] of answer.entries()) {
+    const before = drawn.slice(0, i);
+    const scores = (rows[i] ?? []).map((value, v) => {
+      const count = before.filter((each) => each === v).length;
+      const bias = v === 7 ? 1.5 : v === 8 ? -100 : 0;
+      return (value + bias - 0.6 * count - (count > 0 ? 0.9 : 0)) / 0.7;
+    });
+    const total = Math.log(scores.reduce((sum, score) => sum + Math.exp(score), 0));
+    // float32 against float64, and a division by the temperature.
+    expect(Math.abs(logprob - ((scores[token] ?? NaN) - total))).toBeLessThan(4e-5);
+  }
+  await decoder.close();
+});
+
 test("an answer is the same bits alone and among others, whatever their number and lengths", async () => {
   const { decoder: alone } = await makeDecoder(MODELS["Llama, tied, grouped"] ?? {});
   const { decoder: together } = await makeDecoder(MODELS["Llama, tied, grouped"] ?? {});
@@ -92,6 +123,30 @@ test("an answer is the same bits alone and among others, whatever their number a
     answers.map((answer) => answer.map(({ token, logprob }) => [token, logprob]));
   expect(bits(joint)).toEqual(bits(separate));
   await Promise.all([alone.close(), together.close()]);
+});
+
+test("a step that is interrupted goes on where it stood, and the answer is the same", async () => {
+  const { decoder } = await makeDecoder(MODELS["Llama, tied, grouped"] ?? {});
+  const prompt = Array.from({ length: 75 }, (_, i) => (i * 5) % 61);
+  const request = { prompt, maxTokens: 6, sampling: { temperature: 1, topP: 1, topK: 0, seed: 4 } };
+  const [whole = []] = await sample(decoder, [request]);
+  const { decoder: other } = await makeDecoder(MODELS["Llama, tied, grouped"] ?? {});
+  const emitted: SampledToken[] = [];
+  other.submit(complete(0, request));
+  const emit = (token: SampledToken): void => {
+    emitted.push(token);
+  };
+  expect(await other.step(emit, () => true)).toBe(true);
+  // Two chunks of the prompt at a time, or one token of the answer.
+  for (let steps = 0; emitted.at(-1)?.finish !== "length"; steps++) {
+    expect(steps).toBeLessThan(20);
+    let asked = 0;
+    await other.step(emit, () => ++asked > 2);
+  }
+  expect(emitted.map(({ token, logprob }) => [token, logprob])).toEqual(
+    whole.map(({ token, logprob }) => [token, logprob]),
+  );
+  await Promise.all([decoder.close(), other.close()]);
 });
 
 test("a prefix from the cache gives the same bits as reading it, and is counted", async () => {
@@ -165,11 +220,12 @@ interface TestRequest {
   readonly maxTokens: number;
   readonly sampling: SamplingOptions;
   readonly stopIds?: readonly number[];
+  readonly adjustments?: LogitAdjustments;
 }
 
 function complete(id: number, request: TestRequest): SequenceRequest {
-  const { prompt, maxTokens, sampling, stopIds = [] } = request;
-  return { id, prompt: Int32Array.from(prompt), maxTokens, sampling, stopIds, topLogprobs: 0 };
+  const { prompt, maxTokens, sampling, stopIds = [], adjustments = null } = request;
+  return { id, prompt: Int32Array.from(prompt), maxTokens, sampling, adjustments, stopIds, topLogprobs: 0 };
 }
 
 async function sample(decoder: Decoder, requests: readonly TestRequest[]): Promise<SampledToken[][]> {

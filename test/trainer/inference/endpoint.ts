@@ -80,6 +80,11 @@ export function record(value: unknown): Record<string, unknown> {
   return { ...value };
 }
 
+/** The choices of a reply or an event. */
+export function choicesOf(body: Record<string, unknown>): Record<string, unknown>[] {
+  return Array.isArray(body["choices"]) ? body["choices"].map(record) : [];
+}
+
 /** The only choice of a reply or an event. */
 export function choiceOf(body: Record<string, unknown>): Record<string, unknown> {
   return record(Array.isArray(body["choices"]) ? body["choices"][0] : undefined);

@@ -73,7 +73,15 @@ test("an adapter on some layers answers as the weights W + scale · B·A would",
   });
   const prompt = [4, 8, 15, 16, 23, 42];
   const sampling = { temperature: 0, topP: 1, topK: 0, seed: 0 };
-  decoder.submit({ id: 0, prompt: Int32Array.from(prompt), maxTokens: 8, sampling, stopIds: [], topLogprobs: 0 });
+  decoder.submit({
+    id: 0,
+    prompt: Int32Array.from(prompt),
+    maxTokens: 8,
+    sampling,
+    adjustments: null,
+    stopIds: [],
+    topLogprobs: 0,
+  });
   const tokens = [...prompt];
   const logprobs: number[] = [];
   while (

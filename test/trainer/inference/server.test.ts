@@ -1,7 +1,7 @@
 import { readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { choiceOf, numbers, postStream, record, startTestEndpoint, type TestEndpoint } from "./endpoint.ts";
+import { choiceOf, choicesOf, numbers, postStream, record, startTestEndpoint, type TestEndpoint } from "./endpoint.ts";
 import { SCRIPTED_ARGUMENTS, writeScriptedModel, writeTinyAdapter, writeTinyModel } from "./tiny-model.ts";
 
 const CHAT = "/v1/chat/completions";
@@ -61,6 +61,109 @@ describe("an endpoint with a random model", () => {
     const answers = crowd.map(({ body }) => choiceOf(body)["token_ids"]);
     expect(answers[6]).toEqual(alone);
     expect(numbers(answers[5]).slice(0, 8)).not.toEqual(numbers(alone).slice(0, 8));
+  });
+
+  test("several answers are those of consecutive seeds, whole and streamed, chats and completions", async () => {
+    const plain = { model: "base", prompt: "hello", max_tokens: 9, seed: 5, return_token_ids: true };
+    for (const [path, request] of [
+      [CHAT, asked],
+      ["/v1/completions", plain],
+    ] as const) {
+      const single: number[][] = [];
+      for (const seed of [5, 6, 7]) {
+        single.push(numbers(choiceOf((await endpoint.post(path, { ...request, seed })).body)["token_ids"]));
+      }
+      const whole = (await endpoint.post(path, { ...request, n: 3 })).body;
+      expect(choicesOf(whole).map(({ index }) => index)).toEqual([0, 1, 2]);
+      expect(choicesOf(whole).map(({ token_ids: ids }) => ids)).toEqual(single);
+      const usage = record(whole["usage"]);
+      expect(usage["completion_tokens"]).toBe(single.flat().length);
+      expect(usage["prompt_tokens"]).toBe(numbers(whole["prompt_token_ids"]).length);
+      const events = await postStream(endpoint, path, { ...request, n: 3, stream: true });
+      expect(events.filter((event) => "prompt_token_ids" in event)).toHaveLength(1);
+      const streamed: number[][] = [[], [], []];
+      for (const choice of events.flatMap(choicesOf)) {
+        streamed[Number(choice["index"])]?.push(...numbers(choice["token_ids"] ?? []));
+      }
+      expect(streamed).toEqual(single);
+      const reasons = events.flatMap(choicesOf).filter(({ finish_reason: reason }) => reason !== null);
+      expect(reasons.map(({ index }) => Number(index)).toSorted((a, b) => a - b)).toEqual([0, 1, 2]);
+    }
+  });
+
+  test("a bias decides what is drawn, and penalties what comes again", async () => {
+    const request = { model: "base", prompt: "hello", max_tokens: 6, seed: 5, return_token_ids: true, logprobs: 0 };
+    const only = (await endpoint.post("/v1/completions", { ...request, logit_bias: { 65: 100 } })).body;
+    expect(choiceOf(only)["token_ids"]).toEqual([65, 65, 65, 65, 65, 65]);
+    for (const logprob of numbers(record(choiceOf(only)["logprobs"])["token_logprobs"])) {
+      expect(Math.abs(logprob)).toBeLessThan(1e-6);
+    }
+    const bias = Object.fromEntries([65, 66, 67, 68, 69, 70].map((id) => [id, 60]));
+    const varied = { ...request, temperature: 0.01, logit_bias: bias, presence_penalty: 2, frequency_penalty: 2 };
+    const plain = { ...varied, presence_penalty: 0, frequency_penalty: 0 };
+    const distinct = async (body: unknown): Promise<number> =>
+      new Set(numbers(choiceOf((await endpoint.post("/v1/completions", body)).body)["token_ids"])).size;
+    expect(await distinct(varied)).toBeGreaterThan(await distinct(plain));
+  });
+
+  test("an answer has the form that was asked for, whole and streamed, with log-probabilities of what was possible", async () => {
+    const schema = {
+      type: "object",
+      properties: { ok: { type: "boolean" }, size: { type: "integer", minimum: 0, maximum: 9 } },
+      required: ["ok", "size"],
+      additionalProperties: false,
+    };
+    const request = {
+      ...asked,
+      max_tokens: 100,
+      temperature: 0.2,
+      logprobs: true,
+      response_format: { type: "json_schema", json_schema: { name: "it", schema, strict: true } },
+    };
+    for (const seed of [1, 2, 3]) {
+      const { body } = await endpoint.post(CHAT, { ...request, seed });
+      const choice = choiceOf(body);
+      const { content } = record(choice["message"]);
+      expect(JSON.parse(String(content))).toEqual({ ok: expect.any(Boolean), size: expect.any(Number) });
+      expect(choice["finish_reason"]).toBe("stop");
+      // The brace had to come and the end of the turn had to end it.
+      const logprobs = record(choice["logprobs"])["content"];
+      const values = Array.isArray(logprobs) ? logprobs.map((each) => Number(record(each)["logprob"])) : [];
+      expect([values[0], values.at(-1)]).toEqual([expect.closeTo(0, 6), expect.closeTo(0, 6)]);
+      expect(values.every((value) => value <= 0)).toBe(true);
+      const events = await postStream(endpoint, CHAT, { ...request, seed, stream: true });
+      const text = events.map((event) => textOf(record(choiceOf(event)["delta"])["content"])).join("");
+      expect(text).toBe(content);
+    }
+  });
+
+  test("any object will do for json_object, also where nothing can end the answer but its last brace", async () => {
+    const request = { ...asked, max_tokens: 400, temperature: 0, ignore_eos: true };
+    const bias = { logit_bias: { 92: 100 } };
+    const { body } = await endpoint.post(CHAT, { ...request, ...bias, response_format: { type: "json_object" } });
+    expect(JSON.parse(String(record(choiceOf(body)["message"])["content"]))).toEqual(expect.any(Object));
+    expect(choiceOf(body)["finish_reason"]).toBe("stop");
+  });
+
+  test("a strict tool that must be called is called with arguments that fit", async () => {
+    const parameters = {
+      type: "object",
+      properties: { a: { type: "integer", minimum: 0, maximum: 99 }, b: { enum: ["x", "y"] } },
+      required: ["a", "b"],
+      additionalProperties: false,
+    };
+    const tools = [{ type: "function", function: { name: "add", parameters, strict: true } }];
+    const choice = choiceOf(
+      (await endpoint.post(CHAT, { ...asked, max_tokens: 200, tools, tool_choice: "required" })).body,
+    );
+    expect(choice["finish_reason"]).toBe("tool_calls");
+    const calls = record(choice["message"])["tool_calls"];
+    const [call] = Array.isArray(calls) ? calls.map((each) => record(record(each)["function"])) : [];
+    expect(call?.["name"]).toBe("add");
+    expect(JSON.parse(String(call?.["arguments"]))).toEqual({
+      a: expect.any(Number),
+      b: expect.stringMatching(/^[xy]$/),
+    });
   });
 
   test("a second turn continues the sampled ids, also where their text tokenises differently", async () => {
@@ -198,7 +301,16 @@ describe("an endpoint with a random model", () => {
     ["more tokens than the context", CHAT, { ...asked, max_tokens: 600 }, 400, "invalid_request"],
     ["a body that is not JSON", CHAT, "{", 400, "invalid_request"],
     ["no messages", CHAT, { model: "base", messages: [] }, 400, "invalid_request"],
-    ["two answers at once", CHAT, { ...asked, n: 2 }, 400, "invalid_request"],
+    [
+      "a schema that cannot be kept to",
+      CHAT,
+      { ...asked, response_format: { type: "json_schema", json_schema: { name: "x", schema: { pattern: "a" } } } },
+      400,
+      "invalid_request",
+    ],
+    ["no answers at all", CHAT, { ...asked, n: 0 }, 400, "invalid_request"],
+    ["a penalty beyond its bound", CHAT, { ...asked, presence_penalty: 3 }, 400, "invalid_request"],
+    ["a bias for what is no token id", CHAT, { ...asked, logit_bias: { hello: 1 } }, 400, "invalid_request"],
     ["a tool_choice without tools", CHAT, { ...asked, tool_choice: "required" }, 400, "invalid_request"],
     ["a body beyond the bound", CHAT, { ...asked, padding: "x".repeat(20_000) }, 413, "body_too_large"],
     ["a token id that does not exist", "/v1/completions", { model: "base", prompt: [999] }, 400, "invalid_request"],

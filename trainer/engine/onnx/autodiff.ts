@@ -113,19 +113,38 @@ export class Tape {
 
 /** The table: operation → forward nodes and vector–Jacobian product. */
 export const RULES: Readonly<Record<Operation, Rule>> = {
-  /** y_NO = scale · x_NI · w_OIᵀ + addend, where addend is a bias [O] (attribute `bias` 1), a residual [N, O], or "". */
+  /**
+   * y_NO = scale · x_NI · w_OIᵀ + addend, where addend is a bias [O] (attribute `bias` 1), a residual [N, O], or "".
+   * Attributes `inputs` and `outputs` are I and O.
+   */
   linear: {
     forward: (graph, [x = "", w = "", addend = ""], { scale = 1 }) => {
       const inputs = addend === "" ? [x, w] : [x, w, addend];
       return { outputs: [graph.node("Gemm", inputs, { transB: int(1), alpha: float(scale) })], saved: [] };
     },
-    vjp: (graph, { inputs: [x = "", w = "", addend = ""], attributes: { scale = 1, bias = 0 } }, [dy = ""]) => [
-      (sum) => graph.node("Gemm", sum === undefined ? [dy, w] : [dy, w, sum], { alpha: float(scale) }),
-      (sum) => graph.node("Gemm", sum === undefined ? [dy, x] : [dy, x, sum], { transA: int(1), alpha: float(scale) }),
-      addend === ""
-        ? undefined
-        : plus(graph, () => (bias === 1 ? graph.node("ReduceSum", [dy, graph.int64s([0])], { keepdims: int(0) }) : dy)),
-    ],
+    vjp: (graph, { inputs: [x = "", w = "", addend = ""], attributes }, [dy = ""]) => {
+      const { scale = 1, bias = 0, inputs: width = 0, outputs: outWidth = 0 } = attributes;
+      const alpha = float(scale);
+      return [
+        // The runtime reads a right factor that lies transposed faster, and w is small enough to be laid so first.
+        (sum) =>
+          graph.node("Gemm", sum === undefined ? [dy, flipped(graph, w)] : [dy, flipped(graph, w), sum], {
+            transB: int(1),
+            alpha,
+          }),
+        // A left factor that it has to transpose itself is slow: the narrower of x and dy is written out transposed.
+        plus(graph, () =>
+          width < outWidth
+            ? flipped(graph, graph.node("Gemm", [flipped(graph, x), dy], { alpha }))
+            : graph.node("Gemm", [flipped(graph, dy), x], { alpha }),
+        ),
+        addend === ""
+          ? undefined
+          : plus(graph, () =>
+              bias === 1 ? graph.node("ReduceSum", [dy, graph.int64s([0])], { keepdims: int(0) }) : dy,
+            ),
+      ];
+    },
   },
 
   /** x_NO + bias_O. */
@@ -467,6 +486,11 @@ function matmul(graph: GraphBuilder, a: Value, b: Value, options: MatMulOptions)
     transB: int(Number(transB)),
     alpha: float(scale),
   });
+}
+
+/** The transpose of a matrix, written out. */
+function flipped(graph: GraphBuilder, matrix: Value): Value {
+  return graph.node("Transpose", [matrix], { perm: ints([1, 0]) });
 }
 
 function ones(graph: GraphBuilder, size: number): Value {

@@ -101,23 +101,26 @@ export function buildDecoderGraph(options: DecoderGraphOptions): DecoderGraph {
     const biasValue = bias ? stacked(paths.map((path) => `${path}.bias`)) : "";
     const addend =
       residual !== "" && biasValue !== "" ? tape.one("addBias", [residual, biasValue]) : residual || biasValue;
-    const attributes = { bias: Number(residual === "" && biasValue !== "") };
     const names = paths.map((path) => `${path}.weight`);
+    const outs = names.map((name) => shapeOf(name)?.[0] ?? 0);
+    const outputs = outs.reduce((sum, out) => sum + out, 0);
+    const inputs = shapeOf(names[0] ?? "")?.[1] ?? 0;
+    const attributes = { inputs, outputs, bias: Number(residual === "" && biasValue !== "") };
     const base = tape.one("linear", [x, scaled(stacked(names)), addend], attributes);
 
     const adapted = paths.filter((path) => trained.has(loraName(path, "A")));
     const [first] = adapted;
     if (options.loraScale === null || first === undefined) return base;
-    const [rank = 0, input = 0] = trained.get(loraName(first, "A")) ?? [];
-    const outs = names.map((name) => shapeOf(name)?.[0] ?? 0);
-    const downs = paths.map((path) => factor(loraName(path, "A"), [rank, input]));
+    const [rank = 0] = trained.get(loraName(first, "A")) ?? [];
+    const downs = paths.map((path) => factor(loraName(path, "A"), [rank, inputs]));
     const ups = paths.map((path, i) => factor(loraName(path, "B"), [outs[i] ?? 0, rank]));
     const sameRank = Object.fromEntries(paths.map((_, i) => [`rows${i}`, rank]));
     const outRows = Object.fromEntries(outs.map((out, i) => [`rows${i}`, out]));
     const down = paths.length === 1 ? (downs[0] ?? "") : tape.one("concatRows", downs, sameRank);
     const up = paths.length === 1 ? (ups[0] ?? "") : tape.one("blockDiagonal", ups, { ...outRows, columns: rank });
-    const inner = tape.one("linear", [x, scaled(down)]);
-    return tape.one("linear", [inner, up, base], { scale: options.loraScale });
+    const ranks = paths.length * rank;
+    const inner = tape.one("linear", [x, scaled(down)], { inputs, outputs: ranks });
+    return tape.one("linear", [inner, up, base], { inputs: ranks, outputs, scale: options.loraScale });
   };
 
   const tokens = graph.input("tokens", "int64", ["batch", "time"]);
@@ -188,7 +191,7 @@ export function buildDecoderGraph(options: DecoderGraphOptions): DecoderGraph {
   // Only positions that predict a target need the head: in RL that is one token in five.
   const last = tape.one("rmsNorm", [tape.one("gatherRows", [x, rows])], norm);
   const head = tape.one("scaleColumns", [weight(a.tied ? embedding : "lm_head.weight"), weight("model.norm.weight")]);
-  const logits = tape.one("linear", [last, head], { scale: 1 / temperature });
+  const logits = tape.one("linear", [last, head], { inputs: a.width, outputs: a.vocab, scale: 1 / temperature });
   const [logprobs = "", entropy = ""] = tape.all("tokenScores", [logits, targets]);
   graph.output(logprobs, "float32", ["targets", 1]);
   graph.output(entropy, "float32", ["targets", 1]);

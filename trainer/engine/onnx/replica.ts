@@ -68,6 +68,8 @@ export class Replica {
   readonly #gradients: ReadonlyMap<string, Float32Array>;
   readonly #attentions = new Map<number, AttentionFeeds>();
   readonly #muon: Muon;
+  /** Whether nothing was added to this replica's gradients since they were last zeroed. */
+  #clean = true;
   #rope: { readonly positions: number; readonly cos: Tensor; readonly sin: Tensor } | null = null;
 
   constructor(setup: ReplicaSetup) {
@@ -103,8 +105,11 @@ export class Replica {
     const results = await session.run(feeds);
     for (const [name, output] of graph.gradients) {
       const sum = this.#gradients.get(name);
-      if (sum !== undefined) addTo(sum, floats(results, output));
+      if (sum === undefined) continue;
+      if (this.#clean) sum.set(floats(results, output));
+      else addTo(sum, floats(results, output));
     }
+    this.#clean = false;
     const embedding = this.#gradients.get(EMBEDDING);
     if (graph.embedded !== null && embedding !== undefined) {
       // ScatterND's additions race on repeated tokens; this sum is exact in its order and cheap.
@@ -156,6 +161,7 @@ export class Replica {
       }
       for (const gradient of store.gradients) view(gradient, slot).fill(0);
     }
+    this.#clean = true;
   }
 
   #load(pass: Pass): Promise<Loaded> {

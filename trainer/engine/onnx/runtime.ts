@@ -21,7 +21,10 @@ export async function openSession(model: Uint8Array, threads: number): Promise<o
       // Batch shapes vary from run to run, so planned memory patterns would pile up.
       enableMemPattern: false,
       // Spinning threads take the cores of the processes beside us.
-      extra: { session: { intra_op: { allow_spinning: "0" } } },
+      extra: {
+        session: { intra_op: { allow_spinning: "0" } },
+        optimization: { disable_specified_optimizers: "GemmTransposeFusion" },
+      },
     });
   } catch (cause) {
     throw new FulgurError(

@@ -1,0 +1,101 @@
+import { describe, expect, it } from "vitest";
+import { FulgurError } from "#shared/errors.ts";
+import { encoded } from "#shared/store/encoded.ts";
+import type { Statement, Writable } from "#shared/store/statement.ts";
+import { gatherer } from "../../../edge/record/gather.ts";
+
+const unit = (name: string): Statement[] => [{ sql: "insert", args: [name] }];
+const NAMES = new Map(["a", "b", "c", "d", "bad"].map((name) => [encoded({ sql: "", args: [name] }).argsJson, name]));
+const named = (units: readonly (readonly Writable[])[]): (string | undefined)[] =>
+  units.map(([statement]) => (statement === undefined ? undefined : NAMES.get(encoded(statement).argsJson)));
+
+/** A writer that answers when it is told to; `asked` has the units of each append. */
+function writer() {
+  const asked: (string | undefined)[][] = [];
+  const answers: { resolve: () => void; reject: (cause: unknown) => void }[] = [];
+  return {
+    asked,
+    answers,
+    append: (units: readonly (readonly Writable[])[]): Promise<void> => {
+      asked.push(named(units));
+      const { promise, resolve, reject } = Promise.withResolvers<void>();
+      answers.push({ resolve, reject });
+      return promise;
+    },
+  };
+}
+
+const refusal = new FulgurError("ERR_CONFLICT", "refused");
+
+describe("gatherer", () => {
+  it("sends the first append at once and what comes meanwhile as one, and settles each when it is stored", async () => {
+    const { asked, answers, append } = writer();
+    const gathers = gatherer();
+    const first = gathers.append([unit("a")], { append });
+    const others = ["b", "c", "d"].map((name) => gathers.append([unit(name)], { append }));
+    let settled = 0;
+    for (const other of others) void other.then(() => settled++);
+    expect(asked).toEqual([["a"]]);
+    answers[0]?.resolve();
+    await first;
+    await expect.poll(() => asked).toEqual([["a"], ["b", "c", "d"]]);
+    expect(settled).toBe(0);
+    answers[1]?.resolve();
+    await Promise.all(others);
+    // Nobody waits, so the next goes at once again.
+    const last = gathers.append([unit("a")], { append });
+    expect(asked).toHaveLength(3);
+    answers[2]?.resolve();
+    await last;
+  });
+
+  it("lets a refusal hit only the unit at fault", async () => {
+    const gathers = gatherer();
+    const asked: (string | undefined)[][] = [];
+    const append = async (units: readonly (readonly Writable[])[]): Promise<void> => {
+      const names = named(units);
+      asked.push(names);
+      await Promise.resolve();
+      if (names.includes("bad")) throw refusal;
+    };
+    const outcomes = await Promise.allSettled(
+      ["a", "b", "bad", "c"].map((name) => gathers.append([unit(name)], { append })),
+    );
+    expect(outcomes.map(({ status }) => status)).toEqual(["fulfilled", "fulfilled", "rejected", "fulfilled"]);
+    expect(outcomes[2]).toMatchObject({ reason: refusal });
+    expect(asked).toContainEqual(["b", "bad", "c"]);
+  });
+
+  it("tells all whose units went together that the writer is away, and goes on with the next", async () => {
+    const { asked, answers, append } = writer();
+    const gathers = gatherer();
+    const first = gathers.append([unit("a")], { append });
+    const others = ["b", "c"].map((name) => gathers.append([unit(name)], { append }));
+    answers[0]?.resolve();
+    await first;
+    await expect.poll(() => asked).toHaveLength(2);
+    const next = gathers.append([unit("d")], { append });
+    answers[1]?.reject(new FulgurError("ERR_STORE", "away"));
+    const outcomes = await Promise.allSettled(others);
+    expect(outcomes).toMatchObject([
+      { status: "rejected", reason: { code: "ERR_STORE" } },
+      { status: "rejected", reason: { code: "ERR_STORE" } },
+    ]);
+    await expect.poll(() => asked).toEqual([["a"], ["b", "c"], ["d"]]);
+    answers[2]?.resolve();
+    await next;
+  });
+
+  it("goes on by itself when the request that went ahead is not heard of any more", async () => {
+    const { asked, answers, append } = writer();
+    const gathers = gatherer(20);
+    const lost = gathers.append([unit("a")], { append });
+    const waits = gathers.append([unit("b")], { append });
+    await expect.poll(() => asked).toEqual([["a"], ["b"]]);
+    // Nor does it stand in the way of who comes after.
+    const after = gathers.append([unit("c")], { append });
+    expect(asked).toEqual([["a"], ["b"], ["c"]]);
+    for (const { resolve } of answers) resolve();
+    await Promise.all([lost, waits, after]);
+  });
+});

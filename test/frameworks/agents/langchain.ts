@@ -1,0 +1,43 @@
+import { ChatOpenAI } from "@langchain/openai";
+import { createAgent, tool } from "langchain";
+import { z } from "zod";
+import { QUESTION, type Framework, type FrameworkRun } from "../framework.ts";
+
+export const frameworks: readonly Framework[] = [
+  { name: "LangChain's createAgent on chat", dialect: "chat", run: (run) => agent(run, false) },
+  {
+    name: "LangChain's createAgent on responses",
+    dialect: "responses",
+    run: (run) => agent(run, true),
+  },
+];
+
+async function agent(
+  { baseUrl, apiKey, model, stream, calculator }: FrameworkRun,
+  useResponsesApi: boolean,
+): Promise<string> {
+  const calculating = createAgent({
+    model: new ChatOpenAI({
+      model,
+      apiKey,
+      useResponsesApi,
+      maxRetries: 0,
+      configuration: { baseURL: baseUrl },
+    }),
+    tools: [
+      tool((input: { a: number; b: number }) => String(calculator(input)), {
+        name: "calculator",
+        description: "adds",
+        schema: z.object({ a: z.number(), b: z.number() }),
+      }),
+    ],
+  });
+  const input = { messages: [{ role: "user" as const, content: QUESTION }] };
+  if (!stream) return (await calculating.invoke(input)).messages.at(-1)?.text ?? "";
+  let text = "";
+  // Mode `messages` makes the model stream; the other has the state after each step.
+  for await (const [mode, chunk] of await calculating.stream(input, { streamMode: ["messages", "values"] })) {
+    if (mode === "values") text = chunk.messages.at(-1)?.text ?? "";
+  }
+  return text;
+}

@@ -1,0 +1,4 @@
+import { frameworks } from "./agents/ai-sdk.ts";
+import { describeFrameworks } from "./suite.ts";
+
+describeFrameworks(frameworks);

@@ -1,0 +1,144 @@
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { mintToken, newSigningKey, publicKeys } from "../../../shared/tokens.ts";
+import type { Scope } from "../../../shared/words.ts";
+import { parseInferenceConfig } from "../../../trainer/inference/config.ts";
+import { startInferenceServer } from "../../../trainer/inference/server.ts";
+import { openTokenGate } from "../../../trainer/inference/token-gate.ts";
+import { record, startTestEndpoint, type TestEndpoint } from "./endpoint.ts";
+import { writeTinyModel } from "./tiny-model.ts";
+
+type Key = Awaited<ReturnType<typeof newSigningKey>>;
+
+const key = await newSigningKey();
+const bearer = async (scopes: readonly Scope[], signing: Key = key, now = Date.now()): Promise<string> =>
+  `Bearer ${(await mintToken({ keys: [signing] }, { tenantId: "acme", scopes, now })).token}`;
+
+let dir: string;
+let file: string;
+
+beforeAll(async () => {
+  dir = await mkdtemp(join(tmpdir(), "fulgur-gate-"));
+  file = join(dir, "jwks.json");
+  await writeFile(file, JSON.stringify(publicKeys({ keys: [key] })));
+});
+
+afterAll(() => rm(dir, { recursive: true }));
+
+test("a token of the edge's key with the scope may pass, and so may an admin's", async () => {
+  const gate = await openTokenGate(file);
+  const trainer = (await bearer(["trainer"])).replace("Bearer", "bearer");
+  await expect(gate.check(await bearer(["inference"]), ["inference"])).resolves.toBeUndefined();
+  await expect(gate.check(trainer, ["inference", "trainer"])).resolves.toBeUndefined();
+  await expect(gate.check(await bearer(["admin"]), ["trainer"])).resolves.toBeUndefined();
+});
+
+test("a token without the scope is forbidden; none, a foreign and an old one are no tokens", async () => {
+  const gate = await openTokenGate(file);
+  await expect(gate.check(await bearer(["call", "read"]), ["inference"])).rejects.toMatchObject({
+    code: "ERR_FORBIDDEN",
+  });
+  const foreign = await newSigningKey();
+  const others = [
+    undefined,
+    "",
+    "Basic YTpi",
+    "Bearer nonsense",
+    await bearer(["inference"], foreign),
+    await bearer(["inference"], { ...foreign, kid: key.kid ?? "" }),
+    await bearer(["inference"], key, Date.now() - 3_600_000),
+  ];
+  for (const authorization of others) {
+    await expect(gate.check(authorization, ["inference"])).rejects.toMatchObject({ code: "ERR_AUTH" });
+  }
+});
+
+test("a key that appeared since is fetched once, and keys that are known outlive an outage", async () => {
+  const next = await newSigningKey();
+  let served = [key];
+  let fetches = 0;
+  let isDown = true;
+  let nowMs = Date.now();
+  const gate = await openTokenGate("http://edge.test/.well-known/jwks.json", {
+    nowMs: () => nowMs,
+    fetch: () => {
+      fetches++;
+      return isDown
+        ? Promise.reject(new TypeError("fetch failed"))
+        : Promise.resolve(Response.json(publicKeys({ keys: served })));
+    },
+  });
+  await expect(gate.check(await bearer(["inference"]), ["inference"])).rejects.toMatchObject({ code: "ERR_STORE" });
+  isDown = false;
+  await gate.check(await bearer(["inference"]), ["inference"]);
+  await gate.check(await bearer(["inference"]), ["inference"]);
+  expect(fetches).toBe(2);
+  served = [next, key];
+  // Too soon after the last time: strangers cannot make it fetch all the time.
+  await expect(gate.check(await bearer(["inference"], next), ["inference"])).rejects.toMatchObject({
+    code: "ERR_AUTH",
+  });
+  expect(fetches).toBe(2);
+  nowMs += 11_000;
+  await gate.check(await bearer(["inference"], next), ["inference"]);
+  expect(fetches).toBe(3);
+  isDown = true;
+  nowMs += 11_000;
+  await gate.check(await bearer(["inference"]), ["inference"]);
+  const stranger = await bearer(["inference"], await newSigningKey());
+  await expect(gate.check(stranger, ["inference"])).rejects.toMatchObject({ code: "ERR_AUTH" });
+  expect(fetches).toBe(4);
+});
+
+test("a file without keys, and an open port that others reach, are said at the start", async () => {
+  const empty = join(dir, "empty.json");
+  await writeFile(empty, '{"keys":[]}');
+  await expect(openTokenGate(empty)).rejects.toMatchObject({ code: "ERR_CONFIG" });
+  await expect(openTokenGate(join(dir, "absent.json"))).rejects.toThrow(/^--jwks: .*absent\.json holds no public keys/);
+  const config = parseInferenceConfig({ model: dir, host: "0.0.0.0", port: 0 });
+  await expect(startInferenceServer(config, { fatal: () => {} })).rejects.toThrow(/^--host 0\.0\.0\.0 .*--jwks none/);
+});
+
+describe("an endpoint with keys", () => {
+  let endpoint: TestEndpoint;
+  beforeAll(async () => {
+    endpoint = await startTestEndpoint((folder) => writeTinyModel(join(folder, "model")).then(() => {}), {
+      jwks: file,
+    });
+  });
+  afterAll(() => endpoint.close());
+
+  const ask = (path: string, authorization?: string, body?: unknown): Promise<Response> =>
+    fetch(`${endpoint.url}${path}`, {
+      headers: authorization === undefined ? {} : { authorization },
+      ...(body === undefined ? {} : { method: "POST", body: JSON.stringify(body) }),
+    });
+
+  test("answers only with a token, in the shape that the SDKs read", async () => {
+    const body = { model: "base", prompt: "hi", max_tokens: 2, ignore_eos: true };
+    const refused = await ask("/v1/completions", undefined, body);
+    expect(refused.status).toBe(401);
+    expect(refused.headers.get("www-authenticate")).toBe("Bearer");
+    expect(record(record(await refused.json())["error"])).toMatchObject({
+      type: "invalid_request_error",
+      code: "invalid_api_key",
+      param: null,
+    });
+    const answered = await ask("/v1/completions", await bearer(["inference"]), body);
+    expect(answered.status).toBe(200);
+    expect(record(await answered.json())["model"]).toBe("base");
+  });
+
+  test("lets trainers load and nobody else, and shows health to all", async () => {
+    const body = { lora_name: "flight@1", lora_path: "flight/1" };
+    expect((await ask("/v1/load_lora_adapter", await bearer(["inference"]), body)).status).toBe(403);
+    expect((await ask("/v1/unload_lora_adapter", await bearer(["inference"]), body)).status).toBe(403);
+    // The folder is not there, which only one who may load is told.
+    expect((await ask("/v1/load_lora_adapter", await bearer(["trainer"]), body)).status).toBe(400);
+    expect((await ask("/v1/models", await bearer(["trainer"]))).status).toBe(200);
+    expect((await ask("/v1/models")).status).toBe(401);
+    expect((await ask("/health")).status).toBe(200);
+  });
+});
