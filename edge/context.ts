@@ -9,7 +9,7 @@ import type { Directory, TenantDirectory } from "./directory.ts";
 import type { KeyAuth } from "./key-auth.ts";
 import type { Admission } from "./proxy/admission.ts";
 import type { PromptMemory } from "./proxy/prompt-memory.ts";
-import type { ProviderMemory } from "./proxy/provider-memory.ts";
+import type { ProviderMemory } from "./proxy/provider/memory.ts";
 import type { Resolver } from "./proxy/resolve.ts";
 import type { Revocations } from "./revocations.ts";
 import type { Sessions } from "./session.ts";

@@ -11,7 +11,7 @@ import { keyAuth } from "./key-auth.ts";
 import { admission } from "./proxy/admission.ts";
 import { promptMemory } from "./proxy/prompt-memory.ts";
 import { exportTelemetry } from "./record/otlp/collectors.ts";
-import { providerMemory } from "./proxy/provider-memory.ts";
+import { providerMemory } from "./proxy/provider/memory.ts";
 import { resolver } from "./proxy/resolve.ts";
 import { sweepRetention } from "./record/retention.ts";
 import { storeWriter } from "./record/writer-client.ts";

@@ -1,5 +1,5 @@
 import type { Json, ToolCall, Usage } from "./answer.ts";
-import type { ChatRequest } from "./chat-request.ts";
+import type { ChatRequest } from "./chat/request.ts";
 
 /**
  * A wire dialect in front of a policy: its requests become chat requests for inference, and what inference answers becomes

@@ -3,7 +3,7 @@ import { errorResponse } from "../http-errors.ts";
 import { isObject, type Json } from "./answer.ts";
 import type { AnswerHead, Dialect } from "./dialect.ts";
 import { readModel } from "./parse-request.ts";
-import { count, fillIn, objectOr, wholeUsage, type Gathered, type ProviderReader } from "./provider-answer.ts";
+import { count, fillIn, objectOr, wholeUsage, type Gathered, type ProviderReader } from "./provider/answer.ts";
 
 /** OpenAI's `POST /v1/embeddings`: passed to a provider and metered. Policies are language models and have none. */
 export const embeddingsDialect: Dialect = {

@@ -2,7 +2,7 @@ import { newId } from "#shared/ids.ts";
 import type { RoutedModel } from "../directory.ts";
 import { ClientGoneError, recordFailure, type Call, type Caller, type ProxyDeps } from "./call.ts";
 import { Capture } from "./capture.ts";
-import type { ChatRequest } from "./chat-request.ts";
+import type { ChatRequest } from "./chat/request.ts";
 import type { DialectName } from "./dialect.ts";
 
 /** A request that is understood and whose model is known. */

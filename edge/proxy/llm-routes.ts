@@ -1,12 +1,12 @@
 import { errorResponse } from "../http-errors.ts";
 import type { ProxyDeps } from "./call.ts";
-import { chatCompletions } from "./chat.ts";
-import { completionsDialect } from "./completions.ts";
+import { chatCompletions } from "./chat/chat.ts";
+import { completionsDialect } from "./completions/completions.ts";
 import type { Dialect } from "./dialect.ts";
 import { embeddingsDialect } from "./embeddings.ts";
-import { messagesDialect } from "./messages.ts";
-import { responses } from "./responses.ts";
-import { translatedCall } from "./translated.ts";
+import { messagesDialect } from "./messages/messages.ts";
+import { responses } from "./responses/responses.ts";
+import { translatedCall } from "./translated/translated.ts";
 
 /** One path of the LLM wire. */
 export interface LlmRoute {

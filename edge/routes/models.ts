@@ -4,7 +4,7 @@ import { FulgurError } from "#shared/errors.ts";
 import { listPolicies } from "#shared/store/policies.ts";
 import { versionName } from "#shared/words.ts";
 import { tenantDirectory, type EdgeHono } from "../context.ts";
-import { messagesErrorResponse } from "../proxy/messages-error.ts";
+import { messagesErrorResponse } from "../proxy/messages/error.ts";
 
 /**
  * `GET /v1/models` and `/v1/models/:id`: the names that the agent's map has, then each policy by its name and by the version

@@ -1,9 +1,9 @@
 import { sql } from "drizzle-orm";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import type { AnswerHead, ChatMessage, Dialect } from "../../edge/proxy/dialect.ts";
-import { completionsDialect } from "../../edge/proxy/completions.ts";
-import { messagesDialect } from "../../edge/proxy/messages.ts";
-import { responses } from "../../edge/proxy/responses.ts";
+import { completionsDialect } from "../../edge/proxy/completions/completions.ts";
+import { messagesDialect } from "../../edge/proxy/messages/messages.ts";
+import { responses } from "../../edge/proxy/responses/responses.ts";
 import { startTestEdge, type TestEdge } from "../support/edge.ts";
 import { ask, chat, expectOf, HEALTHY, healthOf, raw, statusesOf } from "./support.ts";
 

@@ -21,10 +21,10 @@ import { firstChoice, isObject, parseObject, readIds, type Json } from "../../pr
 import { readText } from "../../proxy/body.ts";
 import { ClientGoneError } from "../../proxy/call.ts";
 import { Capture } from "../../proxy/capture.ts";
-import { chatOfCompletion } from "../../proxy/completions-answer.ts";
-import type { ProviderReader } from "../../proxy/provider-answer.ts";
-import { chatReader } from "../../proxy/provider-chat.ts";
-import { completionsReader } from "../../proxy/provider-completions.ts";
+import { chatOfCompletion } from "../../proxy/completions/answer.ts";
+import type { ProviderReader } from "../../proxy/provider/answer.ts";
+import { chatReader } from "../../proxy/provider/chat.ts";
+import { completionsReader } from "../../proxy/provider/completions.ts";
 import { airRewards } from "../../record/air.ts";
 import { gatheringWriter } from "../../record/gather.ts";
 import { TtlCache } from "../../ttl-cache.ts";

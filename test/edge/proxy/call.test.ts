@@ -4,9 +4,9 @@ import { counters } from "../../../edge/counters.ts";
 import { admission } from "../../../edge/proxy/admission.ts";
 import { record, recordFailure, type Call } from "../../../edge/proxy/call.ts";
 import { Capture } from "../../../edge/proxy/capture.ts";
-import { parseChatRequest } from "../../../edge/proxy/chat-request.ts";
+import { parseChatRequest } from "../../../edge/proxy/chat/request.ts";
 import { promptMemory } from "../../../edge/proxy/prompt-memory.ts";
-import { providerMemory } from "../../../edge/proxy/provider-memory.ts";
+import { providerMemory } from "../../../edge/proxy/provider/memory.ts";
 import { resolver } from "../../../edge/proxy/resolve.ts";
 import { UpstreamError } from "../../../edge/proxy/upstream.ts";
 

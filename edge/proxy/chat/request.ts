@@ -1,0 +1,145 @@
+import { z } from "zod";
+import { FulgurError } from "#shared/errors.ts";
+import { versionName, type Mode } from "#shared/words.ts";
+import { isObject } from "../answer.ts";
+import type { PolicyVersion } from "../resolve.ts";
+
+/** What agents send to `/v1/chat/completions`: the fields that matter here are checked, the rest goes on as it is. */
+const chatRequestSchema = z.looseObject({
+  model: z.string().min(1).max(256),
+  messages: z
+    .array(z.looseObject({ role: z.string() }))
+    .min(1)
+    .max(4096),
+  stream: z.boolean().nullish(),
+  stream_options: z.looseObject({ include_usage: z.boolean().nullish() }).nullish(),
+  n: z.int().nullish(),
+  temperature: z.number().min(0).max(2).nullish(),
+  logprobs: z.boolean().nullish(),
+  return_token_ids: z.boolean().nullish(),
+});
+export type ChatRequest = z.infer<typeof chatRequestSchema>;
+
+/**
+ * A request for one answer.
+ * @throws FulgurError ERR_INVALID_REQUEST saying which field was wanted how
+ */
+export function parseChatRequest(text: string): ChatRequest {
+  return oneAnswer(readChatRequest(text));
+}
+
+/** @throws FulgurError ERR_INVALID_REQUEST saying which field was wanted how */
+export function readChatRequest(text: string): ChatRequest {
+  let body: unknown;
+  try {
+    body = JSON.parse(text);
+  } catch (cause) {
+    throw new FulgurError("ERR_INVALID_REQUEST", "the body is not valid JSON; send a chat completion request", {
+      cause,
+    });
+  }
+  return isUsual(body) ? body : checked(body);
+}
+
+/** What a policy can be asked; providers may be asked for more. @throws FulgurError ERR_INVALID_REQUEST */
+export function oneAnswer(request: ChatRequest): ChatRequest {
+  if ((request.n ?? 1) !== 1) {
+    throw new FulgurError(
+      "ERR_INVALID_REQUEST",
+      `one answer a call (n = 1) is supported, n = ${request.n} was asked for`,
+    );
+  }
+  return request;
+}
+
+function checked(body: unknown): ChatRequest {
+  const parsed = chatRequestSchema.safeParse(body);
+  if (parsed.success) return parsed.data;
+  const [issue] = parsed.error.issues;
+  const path = issue?.path.join(".") ?? "";
+  throw new FulgurError("ERR_INVALID_REQUEST", `the body's ${path || "form"} is not usable: ${issue?.message ?? ""}`);
+}
+
+/**
+ * Whether a body is certainly one that the schema takes. Zod copies every message, and workerd forbids the code generation
+ * that makes it quick, so it is asked only about what is out of the ordinary.
+ */
+function isUsual(body: unknown): body is ChatRequest {
+  if (!isObject(body)) return false;
+  const { model, messages, stream, stream_options: streamOptions, n, temperature, logprobs } = body;
+  return (
+    typeof model === "string" &&
+    model.length >= 1 &&
+    model.length <= 256 &&
+    Array.isArray(messages) &&
+    messages.length >= 1 &&
+    messages.length <= 4096 &&
+    messages.every((message: unknown) => isObject(message) && typeof message["role"] === "string") &&
+    isFlag(stream) &&
+    isFlag(logprobs) &&
+    isFlag(body["return_token_ids"]) &&
+    (streamOptions === undefined || (isObject(streamOptions) && isFlag(streamOptions["include_usage"]))) &&
+    (n === undefined || n === 1) &&
+    (temperature === undefined || (typeof temperature === "number" && temperature >= 0 && temperature <= 2))
+  );
+}
+
+function isFlag(value: unknown): boolean {
+  return value === undefined || typeof value === "boolean";
+}
+
+/** Fields for OpenAI's own service; inference has no use for them. */
+const NOT_FOR_INFERENCE = new Set([
+  "metadata",
+  "prediction",
+  "prompt_cache_key",
+  "safety_identifier",
+  "service_tier",
+  "store",
+  "user",
+  "web_search_options",
+]);
+
+/** Whatever changes the distribution beyond temperature: with any of these, behaviour logprobs would not be the policy's. */
+const NOT_WHILE_TRAINING = new Set([
+  "frequency_penalty",
+  "logit_bias",
+  "min_p",
+  "min_tokens",
+  "presence_penalty",
+  "repetition_penalty",
+  "top_k",
+  "top_p",
+]);
+
+/**
+ * The request to inference: exactly this version, with token ids and logprobs, one answer. In train mode the answer is
+ * sampled from the whole distribution (top_p 1, no top_k), since that is what the loss is about.
+ */
+export function inferenceBody(request: ChatRequest, target: PolicyVersion, mode: Mode): string {
+  const body: Record<string, unknown> = {};
+  for (const [key, value] of Object.entries(request)) {
+    // Clients write null for "not set"; endpoints differ in whether they take it.
+    if (value === null || NOT_FOR_INFERENCE.has(key) || (mode === "train" && NOT_WHILE_TRAINING.has(key))) continue;
+    body[key] = value;
+  }
+  body["model"] = versionName(target.policy, target.version);
+  body["messages"] = request.messages.map((message) =>
+    message.role === "developer" ? { ...message, role: "system" } : message,
+  );
+  body["n"] = 1;
+  body["temperature"] = temperatureOf(request);
+  body["logprobs"] = true;
+  body["return_token_ids"] = true;
+  // Explicit, or an endpoint may take another default from the model's generation_config.json.
+  if (mode === "train") body["top_p"] = 1;
+  if (mode === "train") body["top_k"] = -1;
+  if (request.stream === true) body["stream_options"] = { include_usage: true };
+  else delete body["stream_options"];
+  return JSON.stringify(body);
+}
+
+/** OpenAI's default is 1. */
+export function temperatureOf(request: ChatRequest): number {
+  return request.temperature ?? 1;
+}
