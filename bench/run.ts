@@ -2,13 +2,14 @@ import { mkdir, readdir, writeFile } from "node:fs/promises";
 import { dirname } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { join } from "node:path";
-import { parseArgs } from "node:util";
+import { parseArgs, type ParseArgsOptionsConfig } from "node:util";
 import Table from "cli-table3";
 import type { BenchResult } from "./result.ts";
 
 /**
  * `npm run bench -- NAME --json FILE`: runs one benchmark of this folder, prints its table and notes, and writes its
- * result. A benchmark is a module that exports `name` and `run()`.
+ * result. A benchmark is a module that exports `name` and `run()`; one that takes flags of its own exports them as `options`
+ * and gets their values; `--help` shows each one's `about`.
  */
 
 const FOLDER = dirname(fileURLToPath(import.meta.url));
@@ -17,7 +18,11 @@ const NOT_BENCHMARKS = new Set(["run.ts", "result.ts"]);
 
 interface Benchmark {
   readonly name: string;
-  readonly run: () => Promise<BenchResult>;
+  /** A line for `--help`. */
+  readonly about?: string;
+  /** Flags of its own, as parseArgs takes them. */
+  readonly options?: ParseArgsOptionsConfig;
+  readonly run: (flags: Readonly<Record<string, unknown>>) => Promise<BenchResult>;
 }
 
 const names = (await readdir(FOLDER))
@@ -26,19 +31,31 @@ const names = (await readdir(FOLDER))
   .toSorted();
 
 try {
-  const { values, positionals } = parseArgs({ options: { json: { type: "string" } }, allowPositionals: true });
-  const [name, ...rest] = positionals;
-  if (name === undefined || rest.length > 0 || !names.includes(name)) {
-    const wrong = name === undefined ? "which benchmark?" : `there is no benchmark ${positionals.join(" ")}.`;
+  const [name, ...flags] = process.argv.slice(2);
+  if (name === "--help" || name === "-h") {
+    await help();
+  } else if (name === undefined || !names.includes(name)) {
+    const wrong = name === undefined ? "which benchmark?" : `there is no benchmark ${name}.`;
     console.error(`${wrong} npm run bench -- NAME [--json FILE], with NAME one of: ${names.join(", ")}`);
     process.exitCode = 2;
   } else {
-    const result = await (await load(name)).run();
-    print(result);
-    if (values.json !== undefined) {
-      await mkdir(dirname(values.json), { recursive: true });
-      await writeFile(values.json, `${JSON.stringify(result, null, 2)}\n`);
-      console.log(`written to ${values.json}`);
+    const benchmark = await load(name);
+    const options: ParseArgsOptionsConfig = {
+      ...benchmark.options,
+      json: { type: "string" },
+      help: { type: "boolean" },
+    };
+    const { json, help: wantsHelp, ...values } = parseArgs({ args: flags, options }).values;
+    if (wantsHelp === true) {
+      console.log(line(benchmark));
+    } else {
+      const result = await benchmark.run(values);
+      print(result);
+      if (typeof json === "string") {
+        await mkdir(dirname(json), { recursive: true });
+        await writeFile(json, `${JSON.stringify(result, null, 2)}\n`);
+        console.log(`written to ${json}`);
+      }
     }
   }
 } catch (error) {
@@ -48,6 +65,17 @@ try {
 }
 // A peer's child process or a library's thread must not keep a finished benchmark alive.
 process.exit();
+
+async function help(): Promise<void> {
+  console.log("npm run bench -- NAME [--json FILE]\n");
+  for (const name of names) console.log(line(await load(name)));
+}
+
+/** Its name, its flags and what it measures. */
+function line({ name, about = "", options = {} }: Benchmark): string {
+  const flags = Object.keys(options).map((flag) => `[--${flag} N]`);
+  return `  ${[name, ...flags].join(" ").padEnd(36)} ${about}`;
+}
 
 async function load(name: string): Promise<Benchmark> {
   const module: unknown = await import(pathToFileURL(join(FOLDER, `${name}.ts`)).href);

@@ -1,8 +1,9 @@
 import { join } from "node:path";
 import type { EdgeClient } from "#shared/client.ts";
 import { FulgurError } from "#shared/errors.ts";
+import { mintToken } from "#shared/tokens.ts";
 import { makeBaseVersion, type BaseVersion } from "./base-version.ts";
-import { ownClient } from "./edge-access.ts";
+import { ownClient, TENANT } from "./edge-access.ts";
 import { ensureKeys, type Keys } from "./keys.ts";
 import { LOCAL_TASKS, type LocalTask } from "./local-tasks.ts";
 import type { Part } from "./part.ts";
@@ -58,7 +59,16 @@ export async function startInstallation(options: InstallationOptions): Promise<I
         }),
     }),
     // The copy under the state, not the checkout's model: the versions of this state are adapters of exactly that one.
-    run(inferencePart({ port: ports.inference, model: base.artifact, adapterDir: state.policies, logDir: state.logs })),
+    run(
+      inferencePart({
+        port: ports.inference,
+        model: base.artifact,
+        adapterDir: state.policies,
+        // Read when the first token comes, which the edge itself sends.
+        jwks: `${urls.edge}/.well-known/jwks.json`,
+        logDir: state.logs,
+      }),
+    ),
     run(
       edgePart({
         port: ports.edge,
@@ -98,10 +108,15 @@ export async function seedTask(
  * and not a failure of every rollout later.
  * @throws FulgurError ERR_MODEL with inference's own words
  */
-export async function proveBaseVersion(inferenceUrl: string, name: string, artifact: string): Promise<void> {
-  const response = await fetch(`${inferenceUrl}/v1/load_lora_adapter`, {
+export async function proveBaseVersion(
+  { urls, keys }: Pick<Installation, "urls" | "keys">,
+  name: string,
+  artifact: string,
+): Promise<void> {
+  const { token } = await mintToken(keys.edge, { tenantId: TENANT, scopes: ["trainer"], ttlSeconds: 60 });
+  const response = await fetch(`${urls.inference}/v1/load_lora_adapter`, {
     method: "POST",
-    headers: { "content-type": "application/json" },
+    headers: { authorization: `Bearer ${token}`, "content-type": "application/json" },
     body: JSON.stringify({ lora_name: name, lora_path: artifact }),
     signal: AbortSignal.timeout(60_000),
   });

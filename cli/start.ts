@@ -86,9 +86,9 @@ async function seed(options: {
 }): Promise<void> {
   const { task, installation, screen, valTasks } = options;
   const startedAt = performance.now();
-  const { client, base, urls } = installation;
+  const { client, base } = installation;
   const { train: trainTasks, val } = await seedTask(client, { task, base, valTasks });
-  await proveBaseVersion(urls.inference, `${task.policy}@0`, base.artifact);
+  await proveBaseVersion(installation, `${task.policy}@0`, base.artifact);
   screen.line(
     `${screen.style.green("✓")} ${"tasks".padEnd(10)} ${trainTasks} to train on, ${val} held out; ` +
       `${task.policy}@0 answers  ${seconds(performance.now() - startedAt, screen)}`,

@@ -1,12 +1,14 @@
 import { Hono } from "hono";
 import { FulgurError } from "#shared/errors.ts";
 import { publicKeys } from "#shared/tokens.ts";
-import { fetchBy, writerOf, type Env } from "./config.ts";
+import { writerOf, type Env } from "./config.ts";
 import { requestDb, type EdgeHono, type EdgeParts } from "./context.ts";
 import { errorResponse } from "./http-errors.ts";
 import type { ProxyDeps } from "./proxy/call.ts";
+import { inferenceFetch } from "./proxy/inference-fetch.ts";
 import { LLM_ROUTES, type LlmRoute } from "./proxy/llm-routes.ts";
 import { gatheringWriter } from "./record/gather.ts";
+import { storeWriter } from "./record/writer-client.ts";
 import { agentRoutes } from "./routes/agents.ts";
 import { aglProxyRoutes, aglRoutes } from "./routes/agl/routes.ts";
 import { auditRoutes } from "./routes/audit.ts";
@@ -29,6 +31,7 @@ import { taskRoutes } from "./routes/tasks.ts";
 import { tenantRoutes } from "./routes/tenant.ts";
 import { tokenRoutes } from "./routes/tokens.ts";
 import { usageRoutes } from "./routes/usage.ts";
+import { withoutSniffing, withSecurityHeaders } from "./security-headers.ts";
 
 /** A handler in front of everything: Worker's fetch, without the catch-all of the runtime. */
 export type EdgeFetch = (request: Request, env: Env, context: ExecutionContext) => Promise<Response>;
@@ -39,8 +42,8 @@ export function edgeApp(parts: EdgeParts): EdgeFetch {
   return async (request, env, context) => {
     // Matched by hand: a router and its middleware cost a tenth of a recorded call.
     const route = request.method === "POST" ? LLM_ROUTES.get(pathOf(request.url)) : undefined;
-    if (route !== undefined) return llmCall(parts, { request, env, context, route });
-    return app.fetch(request, env, context);
+    if (route !== undefined) return withoutSniffing(await llmCall(parts, { request, env, context, route }));
+    return withSecurityHeaders(await app.fetch(request, env, context));
   };
 }
 
@@ -82,7 +85,7 @@ async function llmCall(parts: EdgeParts, { request, env, context, route }: Incom
       resolver,
       prompts,
       counters,
-      fetch: fetchBy(env.INFERENCE),
+      fetch: inferenceFetch(env, config, now),
       fetchProvider: (input, init) => fetch(input, init),
       providerMemory,
       now,
@@ -101,7 +104,7 @@ function apiRoutes(parts: EdgeParts): Hono<EdgeHono> {
   app.use(async (c, next) => {
     c.set("parts", parts);
     c.set("db", requestDb(parts.config, c.env));
-    c.set("writer", writerOf(c.env));
+    c.set("writer", storeWriter(writerOf(c.env)));
     await next();
   });
   // `status` is what Agent Lightning's clients read.

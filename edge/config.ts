@@ -9,6 +9,7 @@ import { FulgurError } from "#shared/errors.ts";
 import type { StoreWriter } from "#shared/store/statement.ts";
 import type { KeySet } from "#shared/tokens.ts";
 import { agentInputSchema } from "#shared/wire-access.ts";
+import type { OutboundRules } from "./outbound-url.ts";
 
 /** The Worker's bindings and variables, and their one parse into {@link EdgeConfig}. */
 
@@ -39,6 +40,8 @@ export interface Env {
   readonly STORE_WRITE_TOKEN: string;
   readonly STORE_READ_TOKEN: string;
   readonly INFERENCE_URL: string;
+  /** What inference takes as a bearer key, such as vLLM's `--api-key`; without it the edge signs tokens of its own. */
+  readonly INFERENCE_KEY?: string;
   /** Private signing keys as a JWKS, JSON. */
   readonly SIGNING_KEYS: string;
   /** JSON: agent name → its settings (shared/agent-settings.ts); those of the store are laid over them. */
@@ -49,6 +52,8 @@ export interface Env {
   readonly VAULT_KEY?: string;
   /** Names of this environment's variables that providers may take their key from, with commas between; none by default. */
   readonly PROVIDER_KEY_ENVS?: string;
+  /** Base URLs with commas between: where it is set, the only ones that providers, agents, evaluators and collectors may have. */
+  readonly UPSTREAM_BASES?: string;
 }
 
 /** An agent's settings, ready to be used. */
@@ -72,6 +77,10 @@ const variablesSchema = z.object({
   STORE_URL: z.url(),
   STORE_READ_TOKEN: z.string().min(1),
   INFERENCE_URL: z.url(),
+  INFERENCE_KEY: z
+    .string()
+    .regex(/^[\x21-\x7e]+$/, "it takes a key without spaces")
+    .optional(),
   SIGNING_KEYS: jsonOf(signingKeysSchema),
   AGENTS: jsonOf(z.record(z.string(), agentInputSchema)),
   PUBLIC_URL: z.url(),
@@ -81,12 +90,24 @@ const variablesSchema = z.object({
     .regex(/^[A-Za-z0-9_-]{43}$/, "it takes 32 bytes in base64url, 43 characters")
     .optional(),
   PROVIDER_KEY_ENVS: z.string().default(""),
+  UPSTREAM_BASES: z
+    .string()
+    .transform((text) =>
+      text
+        .split(",")
+        .map((base) => base.trim())
+        .filter((base) => base !== ""),
+    )
+    .pipe(z.array(z.url("it takes base URLs with commas between")))
+    .default([]),
 });
 
 export interface EdgeConfig {
   readonly storeUrl: string;
   readonly storeReadToken: string;
   readonly inferenceUrl: string;
+  /** Undefined: the edge signs its own tokens for inference. */
+  readonly inferenceKey: string | undefined;
   readonly signingKeys: KeySet;
   /** The deploy-time agents; directory.ts has those that hold now. */
   readonly agents: Readonly<Record<string, AgentConfig>>;
@@ -96,6 +117,8 @@ export interface EdgeConfig {
   readonly publicUrl: string;
   /** Whether `GET /v1/session` gives the page a read token (local use only). */
   readonly localSession: boolean;
+  /** What admins may have it call. */
+  readonly outbound: OutboundRules;
   /** Seals the providers' keys; base64url. */
   readonly vaultKey: string | undefined;
   /** The keys that providers may name, by their variable's name. */
@@ -124,11 +147,16 @@ export function edgeConfig(env: Env): EdgeConfig {
     storeUrl: variables.STORE_URL,
     storeReadToken: variables.STORE_READ_TOKEN,
     inferenceUrl: variables.INFERENCE_URL.replace(/\/+$/, ""),
+    inferenceKey: variables.INFERENCE_KEY,
     signingKeys: variables.SIGNING_KEYS,
     agents: Object.fromEntries(Object.entries(variables.AGENTS).map(([name, input]) => [name, agentConfig(input)])),
     agentInputs: variables.AGENTS,
     publicUrl: variables.PUBLIC_URL.replace(/\/+$/, ""),
     localSession: variables.LOCAL_SESSION === "1",
+    outbound: {
+      local: variables.LOCAL_SESSION === "1",
+      ...(variables.UPSTREAM_BASES.length === 0 ? {} : { bases: variables.UPSTREAM_BASES }),
+    },
     vaultKey: variables.VAULT_KEY,
     providerKeys: providerKeys(env, variables.PROVIDER_KEY_ENVS),
   };

@@ -63,6 +63,8 @@ export function directory(config: Pick<EdgeConfig, "agentInputs" | "vaultKey" | 
   const known = new TtlCache<Known>({ ttlMs: KEPT_MS, maxEntries: 1000 });
   /** Tenants that are being asked about beside a call, since when. */
   const asking = new Map<string, number>();
+  /** When looking last failed, by tenant. */
+  const lookFailed = new Map<string, number>();
   /** How often each tenant was forgotten. */
   const changes = new Map<string, number>();
 
@@ -94,13 +96,15 @@ export function directory(config: Pick<EdgeConfig, "agentInputs" | "vaultKey" | 
     async of(request) {
       const { tenantId, now } = request;
       const have = known.get(tenantId, now);
-      if (have !== undefined && now - have.readAt < USABLE_MS) {
+      if (have !== undefined && (now - have.readAt < USABLE_MS || now - (lookFailed.get(tenantId) ?? 0) < USABLE_MS)) {
         if (now - have.readAt >= FRESH_MS) refresh(request);
         return have.tenant;
       }
       try {
         return (await read(request)).tenant;
       } catch (cause) {
+        // While the store hangs, one call in a while waits for it, and not each.
+        lookFailed.set(tenantId, now);
         if (have !== undefined) return have.tenant;
         throw new RetryLaterError("ERR_STORE", "the store is away, so the tenant's agents are not known; try again", {
           cause,

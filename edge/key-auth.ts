@@ -48,6 +48,8 @@ export function keyAuth(): KeyAuth {
   const limit = rateLimit();
   /** Keys that are being looked at beside a call, since when. */
   const asking = new Map<string, number>();
+  /** When looking last failed, by key. */
+  const lookFailed = new Map<string, number>();
 
   async function look(key: string, id: string, { db, now }: KeyAuthRequest): Promise<Look> {
     const hash = await hashKey(key);
@@ -86,13 +88,15 @@ export function keyAuth(): KeyAuth {
     const { now } = request;
     const known = looks.get(key, now);
     const age = known === undefined ? Infinity : now - known.readAt;
-    if (known !== undefined && age < USABLE_MS) {
+    if (known !== undefined && (age < USABLE_MS || now - (lookFailed.get(id) ?? 0) < USABLE_MS)) {
       if (age >= FRESH_MS) lookAgain(key, id, request);
       return known;
     }
     try {
       return await look(key, id, request);
     } catch (cause) {
+      // While the store hangs, one call in a while waits for it, and not each.
+      lookFailed.set(id, now);
       if (known !== undefined) return known;
       throw new RetryLaterError("ERR_STORE", "the store is away, so the key could not be checked; try again", {
         cause,

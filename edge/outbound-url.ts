@@ -2,11 +2,17 @@ import { FulgurError } from "#shared/errors.ts";
 
 const LOOPBACK = new Set(["127.0.0.1", "localhost", "[::1]"]);
 
-export interface OutboundOptions {
-  /** What the address is of, for the message: `the base_url of provider openai`. */
-  readonly what: string;
+/** What an edge may call. */
+export interface OutboundRules {
   /** Whether this edge runs on one machine, where what it calls may too. */
   readonly local: boolean;
+  /** Where the operator keeps an allow-list: the only bases that may be called, private ones among them if it says so. */
+  readonly bases?: readonly string[];
+}
+
+export interface OutboundOptions extends OutboundRules {
+  /** What the address is of, for the message: `the base_url of provider openai`. */
+  readonly what: string;
   /** Whether it may have a query: one to which paths are added may not. */
   readonly query?: boolean;
 }
@@ -14,11 +20,12 @@ export interface OutboundOptions {
 /**
  * An address that the edge will send requests to because an admin said so, without a trailing slash.
  *
- * It must be https, on a public name; where the edge is local, http and loopback are allowed too. Names that lead to
- * private addresses are found when they are numbers; a public name that resolves to one is the network's to refuse.
+ * It must begin with one of the allow-list's bases where there is such a list, else be https on a public name; where the
+ * edge is local, http and loopback are allowed too. Names that lead to private addresses are found when they are numbers;
+ * a public name that resolves to one is the network's to refuse.
  * @throws FulgurError ERR_INVALID_REQUEST saying what is wrong with it; credentials in it are not repeated
  */
-export function outboundUrl(text: string, { what, local, query = false }: OutboundOptions): string {
+export function outboundUrl(text: string, { what, local, bases, query = false }: OutboundOptions): string {
   let url: URL;
   try {
     url = new URL(text);
@@ -32,11 +39,22 @@ export function outboundUrl(text: string, { what, local, query = false }: Outbou
     throw refused(what, "it has a query or a fragment; leave them out");
   const loopback = LOOPBACK.has(url.hostname);
   if (loopback && local && (url.protocol === "http:" || url.protocol === "https:")) return whole(url);
+  if (bases !== undefined) {
+    if (bases.some((base) => isUnder(url, base))) return whole(url);
+    throw refused(what, `${url.origin} is not among the addresses that this edge may call (UPSTREAM_BASES)`);
+  }
   if (url.protocol !== "https:") {
     throw refused(what, local ? "it must be https, or http on this machine" : "it must be https");
   }
   if (isPrivate(url.hostname)) throw refused(what, `${url.hostname} is not a public address`);
   return whole(url);
+}
+
+/** Whether a base leads to it: the same origin, and a path that goes on from the base's. */
+function isUnder(url: URL, base: string): boolean {
+  const { origin, pathname } = new URL(base);
+  const path = pathname.replace(/\/+$/, "");
+  return url.origin === origin && (url.pathname === path || url.pathname.startsWith(`${path}/`));
 }
 
 function whole(url: URL): string {

@@ -159,7 +159,7 @@ export function sessions(): Sessions {
     const age = now - known.lookedAt;
     if (age >= USABLE_MS) {
       // While the store is away a session that is known goes on: its records wait in the writer's outbox.
-      part = keep(session, now, await look(request, session, known).catch(() => known));
+      part = keep(session, now, await look(request, session, known).catch(() => ({ ...known, lookedAt: now })));
     } else if (age >= FRESH_MS) {
       // Noted before it is asked: the calls of the next moments need not ask too.
       keep(session, now, { ...known, lookedAt: now });

@@ -135,7 +135,11 @@ export function edgeClient(options: EdgeClientOptions) {
       ).steps,
     putMetrics: (runId: string, points: readonly { step: number; name: string; value: number }[]) =>
       ask("POST", `/v1/runs/${encodeURIComponent(runId)}/metrics`, done, { points }),
-    claimBatch: (claim: BatchClaim) => ask("POST", "/v1/batches/claim", claimedSchema, snakeKeys(claim)),
+    claimBatch: (claim: BatchClaim) =>
+      ask("POST", "/v1/batches/claim", claimedSchema, {
+        ...snakeKeys(claim),
+        ...(claim.live === undefined ? {} : { live: snakeKeys(claim.live) }),
+      }),
     markTrained: (batchId: string, body: BatchTrained) =>
       ask("POST", `/v1/batches/${encodeURIComponent(batchId)}/trained`, done, snakeKeys(body)),
     giveFeedback: (feedback: Partially<FeedbackInput, "name">) =>

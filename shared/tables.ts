@@ -467,11 +467,16 @@ export const rewardRevisions = sqliteTable(
 );
 
 /** Tokens revoked before they expire: by `jti`, or every one of a rollout as `rollout:<id>`. */
-export const revokedTokens = sqliteTable("revoked_tokens", {
-  jti: text("jti").primaryKey(),
-  tenantId: text("tenant_id").notNull(),
-  expiresAt: time("expires_at").notNull(),
-});
+export const revokedTokens = sqliteTable(
+  "revoked_tokens",
+  {
+    jti: text("jti").notNull(),
+    tenantId: text("tenant_id").notNull(),
+    expiresAt: time("expires_at").notNull(),
+  },
+  // With the tenant: else one could keep another from revoking.
+  (t) => [primaryKey({ columns: [t.tenantId, t.jti] })],
+);
 
 /** How far a tenant's calls have been exported to its collector. */
 export const otlpExports = sqliteTable("otlp_exports", {

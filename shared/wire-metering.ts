@@ -41,6 +41,8 @@ const cost = z.number().nullable();
 export const usageReportSchema = z.object({
   since: z.string(),
   usage: z.array(z.object({ day: z.string(), model: z.string(), mode: z.string(), ...tokens, cost })),
+  /** The same per policy, its versions together, or per provider's model. */
+  models: z.array(z.object({ model: z.string(), ...tokens, cost })),
   agents: z.array(z.object({ agent: z.string(), mode: z.string(), invocations: z.number(), wall_ms: z.number() })),
   rollouts: z.array(z.object({ rollout_id: z.string(), agent: z.string(), mode: z.string(), ...tokens, cost })),
   totals: z.object({ ...tokens, cost: z.number(), agent_invocations: z.number(), wall_ms: z.number() }),

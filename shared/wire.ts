@@ -154,8 +154,6 @@ export const tokenGrantSchema = answered({
 });
 export type TokenGrant = z.infer<typeof tokenGrantSchema>;
 
-export const revokeBodySchema = accepted({ jti: id, expiresAt: z.int() });
-
 export const finishBodySchema = accepted({
   result: z.string().max(1_000_000).nullable().default(null),
   error: z.string().max(10_000).nullable().default(null),
@@ -216,6 +214,13 @@ export const batchClaimSchema = accepted({
   policy: policyName,
   step: z.int().min(0),
   groups: z.int().min(1).max(1000),
+  /** In place of the run's own: live rollouts of an agent, in groups of so many (shared/store/live-groups.ts). */
+  live: accepted({
+    agent: agentName,
+    groupSize: z.int().min(2).max(256),
+    since: z.int().min(0),
+    versions: z.array(version).min(1).max(64),
+  }).optional(),
 });
 export type BatchClaim = z.infer<typeof batchClaimSchema>;
 export const claimedSchema = answered({ batchId: z.string(), rolloutIds: z.array(z.string()) });

@@ -53,7 +53,7 @@ const stages: readonly Stage[] = [
   { name: "browser", what: "the page in a real browser", run: () => vitest(["test/browser/"]) },
   {
     name: "faults",
-    what: "kill -9 of each part in mid-run",
+    what: "parts killed, store away, upstream broken, order, clocks, disks full",
     run: () => vitest(["test/faults/", "--no-file-parallelism"]),
   },
   { name: "e2e", what: "the whole system learns", run: () => vitest(["test/e2e/", "--no-file-parallelism"]) },

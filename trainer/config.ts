@@ -46,7 +46,10 @@ export const trainerConfigSchema = z.strictObject({
     .default(8)
     .describe("groups that may replace those without a spread, each step"),
 
-  algorithm: z.enum(PRESET_NAMES).default("group-pg").describe("advantage, surrogate and aggregation"),
+  algorithm: z
+    .enum(PRESET_NAMES)
+    .default("group-pg")
+    .describe("advantage, surrogate and aggregation (docs/ALGORITHMS.md)"),
   credit: z.enum(["identical", "discounted", "air"]).optional().describe("credit in place of the algorithm's"),
   klCoefficient: z.number().min(0).max(10).optional().describe("KL to the start in place of the algorithm's, per nat"),
   entropyBonus: z.number().min(0).max(10).optional().describe("entropy bonus in place of the algorithm's, per nat"),
@@ -80,7 +83,10 @@ export function algorithmOf(config: TrainerConfig): Algorithm {
   const preset = PRESETS[config.algorithm];
   return algorithmSchema.parse({
     ...preset,
-    credit: config.credit === undefined ? preset.credit : creditSchema.parse({ type: config.credit }),
+    credit:
+      config.credit === undefined
+        ? preset.credit
+        : creditSchema.parse({ type: config.credit, overlong: preset.credit.overlong }),
     loss: {
       ...preset.loss,
       ...(config.klCoefficient === undefined ? {} : { klCoefficient: config.klCoefficient }),
@@ -170,7 +176,7 @@ export function helpText(): string {
     const initial = fallback.success && fallback.data !== undefined ? ` (default ${String(fallback.data)})` : "";
     return `  ${flagOf(name).padEnd(26)} ${field.description ?? ""}${initial}`;
   });
-  return `Usage: node trainer/main.ts --run ID [flags]\n\n${rows.join("\n")}\n\nThe store's read token is taken from FULGUR_STORE_TOKEN.\n`;
+  return `Usage: node trainer/main.ts --run ID [flags]\n\n${rows.join("\n")}\n\nThe store's read token is taken from FULGUR_STORE_TOKEN, a static key for inference from FULGUR_INFERENCE_KEY.\n`;
 }
 
 function flagOf(name: string): string {

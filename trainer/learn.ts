@@ -1,6 +1,8 @@
 import type { Cotangent, Engine, TokenScores } from "./engine/contract.ts";
 import type { SiftedGroup, TrainingRollout } from "./batch/sift.ts";
 import type { Row } from "./batch/trajectories.ts";
+import { normaliseBatch, type AdvantageConfig } from "./advantage/advantage.ts";
+import { penaliseKl } from "./advantage/kl-penalty.ts";
 import { computeLoss, type LossConfig, type LossMetrics } from "./loss/loss.ts";
 import type { LossRow } from "./loss/loss-row.ts";
 import { measureMismatch, type Mismatch } from "./loss/mismatch.ts";
@@ -11,6 +13,8 @@ export interface LearnOptions {
   /** Scores under the weights that training began with; needed where the loss has a KL term. */
   readonly reference?: Pick<Engine, "score"> | undefined;
   readonly loss: LossConfig;
+  /** How the groups' advantages are normalised over the batch; absent means that they are final. */
+  readonly advantage?: AdvantageConfig | undefined;
   readonly learningRate: number;
   readonly maxGradNorm: number;
   readonly updates: number;
@@ -32,7 +36,8 @@ export interface LearnReport extends Mismatch, LossMetrics {
 interface BatchRow {
   readonly row: Row;
   readonly rollout: number;
-  /** [T] */
+  readonly group: number;
+  /** [T]; what the group gave. */
   readonly advantages: Float64Array;
   readonly isFresh: boolean;
 }
@@ -46,9 +51,9 @@ interface BatchRow {
  * recorded: if training and inference ever disagree, `kl_behaviour` shows it.
  */
 export async function learn(groups: readonly SiftedGroup[], options: LearnOptions): Promise<LearnReport> {
-  const { engine, reference, loss, learningRate, maxGradNorm, updates, now } = options;
+  const { engine, reference, loss, advantage, learningRate, maxGradNorm, updates, now } = options;
   const startedAt = now();
-  const parts = dealGroups(groups, updates).map((part) => batchRows(part.flatMap((group) => group.rollouts)));
+  const parts = dealGroups(groups, updates).map((part) => batchRows(part));
   const all = parts.flat();
   const scored = await scoreSome(
     engine,
@@ -57,14 +62,28 @@ export async function learn(groups: readonly SiftedGroup[], options: LearnOption
   const proximal = (each: BatchRow): Float32Array => scored.get(each)?.logprobs ?? each.row.behaviourLogprobs;
   const referenceScores = reference === undefined ? new Map<BatchRow, TokenScores>() : await scoreSome(reference, all);
 
+  const advantages = finalAdvantages(
+    all.map((each) => ({ each, policyLogprobs: proximal(each), reference: referenceScores.get(each) })),
+    { loss, advantage },
+  );
+  const tokensPerUpdate = countActionTokens(all) / parts.length;
+
   const measured = new Map<BatchRow, TokenScores>();
   const reports: (LossMetrics & { readonly grad_norm: number })[] = [];
   for (const [update, part] of parts.entries()) {
     // The first update starts from the weights that were scored; later ones have moved on.
     const current = update === 0 ? undefined : await scoreSome(engine, part);
     const result = computeLoss(
-      part.map((each) => lossRow(each, proximal(each), current?.get(each), referenceScores.get(each))),
+      part.map((each) =>
+        lossRow(each, {
+          advantages: advantages.get(each) ?? each.advantages,
+          proximalLogprobs: proximal(each),
+          current: current?.get(each),
+          reference: referenceScores.get(each),
+        }),
+      ),
       loss,
+      { tokensPerUpdate },
     );
     const cotangents: Cotangent[] = part.map((each, at) => ({
       dLogprobs: result.dLogprobs[at] ?? new Float32Array(each.row.tokens.length),
@@ -103,15 +122,53 @@ function dealGroups(groups: readonly SiftedGroup[], updates: number): SiftedGrou
   return hands;
 }
 
-function batchRows(rollouts: readonly TrainingRollout[]): BatchRow[] {
-  return rollouts.flatMap(({ trajectory, advantages_T, staleness }, rollout) =>
+function batchRows(groups: readonly SiftedGroup[]): BatchRow[] {
+  const rollouts = groups.flatMap(({ rollouts }, group) =>
+    rollouts.map((each): [TrainingRollout, number] => [each, group]),
+  );
+  return rollouts.flatMap(([{ trajectory, advantages_T, staleness }, group], rollout) =>
     trajectory.rows.map((row) => ({
       row,
       rollout,
+      group,
       advantages: Float64Array.from(row.transitionOfToken, (transition) => advantages_T[transition] ?? 0),
       isFresh: staleness === 0,
     })),
   );
+}
+
+/** What one row's advantages are made of, once the batch is scored. */
+interface ScoredRow {
+  readonly each: BatchRow;
+  /** Under the weights at the batch's first update. */
+  readonly policyLogprobs: Float32Array;
+  readonly reference: TokenScores | undefined;
+}
+
+/** The advantages that the losses of all updates see: those of the groups, less the KL penalty, over the whole batch. */
+function finalAdvantages(
+  rows: readonly ScoredRow[],
+  { loss, advantage }: Pick<LearnOptions, "loss" | "advantage">,
+): Map<BatchRow, Float64Array> {
+  const penalised = rows.map(({ each, policyLogprobs, reference }) => {
+    const { row, advantages } = each;
+    if (loss.type === "dpo" || loss.klPlace === "loss" || reference === undefined) return advantages;
+    const { lossMask, transitionOfToken: sequenceOfToken } = row;
+    return penaliseKl(
+      { lossMask, advantages, sequenceOfToken, policyLogprobs, referenceLogprobs: reference.logprobs },
+      { coefficient: loss.klCoefficient, estimator: loss.klEstimator },
+    );
+  });
+  const withMask = rows.map(({ each }, at) => ({
+    lossMask: each.row.lossMask,
+    advantages: penalised[at] ?? each.advantages,
+  }));
+  const final = advantage === undefined ? penalised : normaliseBatch(withMask, advantage);
+  return new Map(rows.map(({ each }, at) => [each, final[at] ?? each.advantages]));
+}
+
+function countActionTokens(rows: readonly BatchRow[]): number {
+  return rows.reduce((sum, { row }) => row.lossMask.reduce((tokens, bit) => tokens + bit, sum), 0);
 }
 
 async function scoreSome(
@@ -124,13 +181,19 @@ async function scoreSome(
 }
 
 function lossRow(
-  { row, rollout, advantages }: BatchRow,
-  proximalLogprobs: Float32Array,
-  current: TokenScores | undefined,
-  reference: TokenScores | undefined,
+  { row, rollout, group }: BatchRow,
+  scores: {
+    readonly advantages: Float64Array;
+    readonly proximalLogprobs: Float32Array;
+    readonly current: TokenScores | undefined;
+    readonly reference: TokenScores | undefined;
+  },
 ): LossRow {
+  const { advantages, proximalLogprobs, current, reference } = scores;
   return {
     rollout,
+    group,
+    sequenceOfToken: row.transitionOfToken,
     lossMask: row.lossMask,
     advantages,
     behaviourLogprobs: row.behaviourLogprobs,
@@ -164,6 +227,9 @@ function meanOf(reports: readonly (LossMetrics & { readonly grad_norm: number })
     clip_low_fraction: mean((report) => report.clip_low_fraction),
     clip_high_fraction: mean((report) => report.clip_high_fraction),
     kl_reference: mean((report) => report.kl_reference),
+    ...(reports.some((report) => report.masked_fraction !== undefined)
+      ? { masked_fraction: mean((report) => report.masked_fraction ?? 0) }
+      : {}),
     grad_norm: mean((report) => report.grad_norm),
   };
 }

@@ -89,10 +89,12 @@ async function trainStep(deps: LoopDeps, run: RunStart, state: LoopState): Promi
   if (batch === undefined) return undefined;
   const waitSeconds = (now() - startedAt) / 1000;
   const learningRate = learningRateAt(config, state.step);
+  const { loss, advantage } = algorithmOf(config);
   const report = await learn(batch.groups, {
     engine: run.engine,
     reference: run.reference,
-    loss: algorithmOf(config).loss,
+    loss,
+    advantage,
     learningRate,
     maxGradNorm: config.maxGradNorm,
     updates: config.updatesPerBatch,

@@ -2,12 +2,13 @@ import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { z } from "zod";
-import { edgeClient, type EdgeClient } from "#shared/client.ts";
+import { edgeClient } from "#shared/client.ts";
 import { FulgurError, messageOf } from "#shared/errors.ts";
 import { logger, startLogging } from "#shared/log.ts";
 import type { RunEvent } from "#shared/run-events.ts";
 import { connectStore } from "#shared/store/connect.ts";
-import { mintToken } from "#shared/tokens.ts";
+import { mintToken, type KeySet } from "#shared/tokens.ts";
+import type { Scope } from "#shared/words.ts";
 import { engineOptions, helpText, parseFlags, type TrainerConfig } from "./config.ts";
 import { createOnnxEngine } from "./engine/onnx/engine.ts";
 import { trainRun } from "./loop.ts";
@@ -43,12 +44,18 @@ async function main(argv: readonly string[]): Promise<number> {
   const patience = { limitMs: config.wedgeMinutes * 60_000, signal: stop.signal };
   // What a step must not leave half done goes on after a stop was asked for.
   const persistence = { limitMs: config.wedgeMinutes * 60_000 };
+  const keySet = await readKeySet(config);
+  const ownInferenceKey = ownTokens(keySet, config, ["trainer", "inference"]);
+  const inferenceKey = async (): Promise<string> => process.env["FULGUR_INFERENCE_KEY"] || (await ownInferenceKey());
   try {
     await trainRun({
       config,
-      edge: patient(await ownEdge(config), persistence),
+      edge: patient(
+        edgeClient({ baseUrl: config.edgeUrl, token: ownTokens(keySet, config, ["trainer", "read"]) }),
+        persistence,
+      ),
       records: patient(storeReader(connectStore({ url: config.storeUrl, token: storeToken }), config.tenant), patience),
-      inference: patient(inferenceClient({ baseUrl: config.inferenceUrl }), persistence),
+      inference: patient(inferenceClient({ baseUrl: config.inferenceUrl, key: inferenceKey }), persistence),
       openEngine: (modelDir) => createOnnxEngine(engineOptions(config, modelDir)),
       emit,
       now: () => performance.now(),
@@ -74,31 +81,29 @@ function stopOnSignals(): AbortController {
   return controller;
 }
 
-/** A client that signs its own trainer tokens with the installation's keys. */
-async function ownEdge({ stateDir, tenant, edgeUrl }: TrainerConfig): Promise<EdgeClient> {
+/** The installation's signing keys. @throws FulgurError ERR_CONFIG */
+async function readKeySet({ stateDir }: TrainerConfig): Promise<KeySet> {
   const path = join(stateDir, "keys", "edge.json");
-  let keySet: z.infer<typeof keySetSchema>;
   try {
-    keySet = keySetSchema.parse(JSON.parse(await readFile(path, "utf8")));
+    return keySetSchema.parse(JSON.parse(await readFile(path, "utf8")));
   } catch (cause) {
     throw new FulgurError(
       "ERR_CONFIG",
       `${path} holds no signing keys; give the folder of an installation with --state-dir`,
-      {
-        cause,
-      },
+      { cause },
     );
   }
+}
+
+/** Tokens that the trainer signs itself, each used until its last minute. */
+function ownTokens(keySet: KeySet, { tenant }: TrainerConfig, scopes: readonly Scope[]): () => Promise<string> {
   let current: { readonly token: string; readonly expiresAt: number } | undefined;
-  return edgeClient({
-    baseUrl: edgeUrl,
-    token: async () => {
-      if (current === undefined || current.expiresAt - Date.now() < 60_000) {
-        current = await mintToken(keySet, { tenantId: tenant, scopes: ["trainer", "read"] });
-      }
-      return current.token;
-    },
-  });
+  return async () => {
+    if (current === undefined || current.expiresAt - Date.now() < 60_000) {
+      current = await mintToken(keySet, { tenantId: tenant, scopes });
+    }
+    return current.token;
+  };
 }
 
 function emit(event: RunEvent): void {

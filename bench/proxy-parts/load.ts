@@ -68,7 +68,7 @@ function quantile(values: readonly number[], q: number): number {
   return values.toSorted((a, b) => a - b)[Math.floor(values.length * q)] ?? Number.NaN;
 }
 
-function requestBytes(target: URL, extra: Readonly<Record<string, string>>, body: string): Buffer {
+export function requestBytes(target: URL, extra: Readonly<Record<string, string>>, body: string): Buffer {
   const headers = {
     host: target.host,
     "content-type": "application/json",
@@ -79,34 +79,36 @@ function requestBytes(target: URL, extra: Readonly<Record<string, string>>, body
   return Buffer.from(`POST ${target.pathname} HTTP/1.1\r\n${lines.join("\r\n")}\r\n\r\n${body}`);
 }
 
-interface Outcome {
+export interface Outcome {
   readonly ok: boolean;
+  /** 0 where the connection ended before an answer. */
+  readonly status: number;
   readonly firstByteAt: number;
 }
 
-interface Connection {
+export interface Connection {
   ask(request: Buffer): Promise<Outcome>;
   closed(): boolean;
   end(): void;
 }
 
-function openConnection({ hostname, port }: URL): Connection {
+export function openConnection({ hostname, port }: URL): Connection {
   const socket: Socket = connect({ host: hostname, port: Number(port), noDelay: true });
   let reader = responseReader();
   let settle: ((outcome: Outcome) => void) | undefined;
   let closed = false;
-  const done = (ok: boolean): void => {
-    settle?.({ ok, firstByteAt: reader.firstByteAt() });
+  const done = (status: number): void => {
+    settle?.({ ok: status === 200, status, firstByteAt: reader.firstByteAt() });
     settle = undefined;
   };
   socket.on("data", (bytes) => {
     const status = reader.take(bytes);
-    if (status !== undefined) done(status === 200);
+    if (status !== undefined) done(status);
   });
   socket.on("error", () => undefined);
   socket.on("close", () => {
     closed = true;
-    done(false);
+    done(0);
   });
   return {
     ask(request) {

@@ -4,10 +4,12 @@ import { streamEvents, wholeAnswer, type MockReply } from "../../test/support/mo
 /**
  * The mock endpoint of bench/proxy.ts, as its own process: every answer is 64 tokens with ids and logprobs, put into bytes
  * once, so that it costs as little as it can; a stream is one HTTP chunk a token. It reads just enough HTTP/1.1 for requests
- * with a declared length. Prints its URL.
+ * with a declared length. Arguments: other numbers of tokens for the answer and for the prompt of a whole answer. Prints its
+ * URL.
  */
 
-const reply: MockReply = { tokens: Array.from({ length: 64 }, (_, at) => ` word${at}`) };
+const [tokens = "64", promptTokens] = process.argv.slice(2);
+const reply: MockReply = { tokens: Array.from({ length: Number(tokens) }, (_, at) => ` word${at}`) };
 
 interface Answers {
   readonly whole: Buffer;
@@ -19,7 +21,7 @@ const answers = new Map<string, Answers>();
 function answersOf(model: string): Answers {
   let known = answers.get(model);
   if (known === undefined) {
-    const whole = Buffer.from(wholeAnswer({ model }, reply));
+    const whole = Buffer.from(withPrompt(wholeAnswer({ model }, reply)));
     const chunks = streamEvents({ model }, reply).map(
       (event) => `${Buffer.byteLength(event).toString(16)}\r\n${event}\r\n`,
     );
@@ -35,6 +37,17 @@ function answersOf(model: string): Answers {
     answers.set(model, known);
   }
   return known;
+}
+
+function withPrompt(answer: string): string {
+  if (promptTokens === undefined) return answer;
+  const length = Number(promptTokens);
+  return answer
+    .replace(
+      /"prompt_token_ids":\[[^\]]*\]/,
+      `"prompt_token_ids":[${Array.from({ length }, (_, at) => at * 7).join(",")}]`,
+    )
+    .replace(/"prompt_tokens":\d+/, `"prompt_tokens":${length}`);
 }
 
 function answerTo(body: string): Buffer {

@@ -9,9 +9,10 @@ import { FulgurError, messageOf } from "#shared/errors.ts";
 import { buildDashboard } from "./dashboard.ts";
 
 /**
- * Hosts the edge on one machine: the Worker `edge` with its queue and Durable Objects, a Worker for each agent, and the
- * page's files, in one workerd process on the loopback address. Run as a program it takes its configuration as JSON from
- * FULGUR_EDGE_CONFIG (or stdin), prints `edge listening on http://…` and ends on SIGTERM or SIGINT.
+ * Hosts the edge on one machine: the Worker `edge` with its queue and Durable Objects, a Worker for each agent and each
+ * evaluator, and the page's files, in one workerd process on the loopback address. Run as a program it takes its
+ * configuration as JSON from FULGUR_EDGE_CONFIG (or stdin), prints `edge listening on http://…` and ends on SIGTERM or
+ * SIGINT.
  */
 
 const ROOT = join(dirname(fileURLToPath(import.meta.url)), "../..");
@@ -37,6 +38,8 @@ const hostConfigSchema = z.strictObject({
   agents: z.record(z.string(), z.looseObject({ binding: z.string().optional() })).default({}),
   /** Name → entry module of its Worker; default `edge/agents/<name>/worker.ts`. */
   agent_entries: z.record(z.string(), z.string()).default({}),
+  /** Service binding → entry module of an evaluator's Worker; `EVAL_SQL` is there without. */
+  evaluator_entries: z.record(z.string().regex(/^EVAL_[A-Z0-9_]+$/), z.string()).default({}),
   /** Whether `GET /v1/session` gives the page a read token. */
   local_session: z.boolean().default(true),
   /** How often the sweep runs, which a cron trigger does in production; 0 never. */
@@ -104,10 +107,20 @@ async function runtimeOptions(config: HostConfig, port: number, url: string): Pr
           },
         ],
   );
-  const [page, edge, ...agentBundles] = await Promise.all([
+  const evaluators = Object.entries(config.evaluator_entries).map(([binding, entry]) => ({
+    name: binding.toLowerCase().replaceAll("_", "-"),
+    binding,
+    entry,
+  }));
+  const services = [...agents, ...evaluators];
+  const [page, edge, sqlEvaluator, ...bundles] = await Promise.all([
     // Into its own state: another edge may be reading what this one would overwrite elsewhere.
     buildDashboard(ROOT, join(config.state_dir, "page")),
-    ...[join(ROOT, "edge/worker.ts"), ...agents.map(({ entry }) => entry)].map(bundle),
+    ...[
+      join(ROOT, "edge/worker.ts"),
+      join(ROOT, "edge/evaluators/sql/worker.ts"),
+      ...services.map(({ entry }) => entry),
+    ].map(bundle),
   ]);
   // Its service would keep 100 MB for nothing.
   await stopEsbuild();
@@ -139,7 +152,8 @@ async function runtimeOptions(config: HostConfig, port: number, url: string): Pr
             WRITER: { type: "durable-object", worker: "edge", exportName: "Writer" },
             DISPATCHER: { type: "durable-object", worker: "edge", exportName: "Dispatcher" },
             ROLLOUTS: { type: "queue", name: "rollouts" },
-            ...Object.fromEntries(agents.map(({ name, binding }) => [binding, { type: "worker", worker: name }])),
+            EVAL_SQL: { type: "worker", worker: SQL_EVALUATOR },
+            ...Object.fromEntries(services.map(({ name, binding }) => [binding, { type: "worker", worker: name }])),
             // Miniflare puts a Worker before every plain fetch, which costs half as much again.
             STORE: external(config.store.url),
             INFERENCE: external(config.inference_url),
@@ -162,14 +176,25 @@ async function runtimeOptions(config: HostConfig, port: number, url: string): Pr
         },
         dev: { unsafeDirectSockets: [{ host: "127.0.0.1", port }] },
       },
-      ...agents.map(({ name }, at) => ({
+      ...services.map(({ name }, at) => ({
         config: {
           name,
           compatibilityDate: COMPATIBILITY_DATE,
           compatibilityFlags: COMPATIBILITY_FLAGS,
-          manifest: manifest(agentBundles[at] ?? ""),
+          manifest: manifest(bundles[at] ?? ""),
+          // Whose tokens agents take.
+          env: variables({ EDGE_URL: url }),
         },
       })),
+      {
+        config: {
+          name: SQL_EVALUATOR,
+          compatibilityDate: COMPATIBILITY_DATE,
+          manifest: manifest(sqlEvaluator ?? ""),
+          exports: { Database: { type: "durable-object", storage: "sqlite" } },
+          env: { DATABASE: { type: "durable-object", worker: SQL_EVALUATOR, exportName: "Database" } },
+        },
+      },
       {
         config: {
           name: "page",
@@ -186,6 +211,9 @@ async function runtimeOptions(config: HostConfig, port: number, url: string): Pr
 function external(url: string): { type: "external"; address: string; http: Record<string, never> } {
   return { type: "external", address: new URL(url).host, http: {} };
 }
+
+/** Apart from the names that evaluators of one's own have. */
+const SQL_EVALUATOR = "sql-evaluator";
 
 const PAGE_WORKER = "export default { fetch: (request, env) => env.FILES.fetch(request) };";
 

@@ -9,13 +9,15 @@ export interface InferencePartOptions {
   readonly model: string;
   /** `<adapterDir>/<policy>/<version>/` are the versions that it finds by name. */
   readonly adapterDir: string;
+  /** Address or file of the public keys whose tokens may ask. */
+  readonly jwks: string;
   readonly logDir: string;
 }
 
 const READY = /^inference listening on (http:\S+)/;
 
 /** The inference endpoint as a supervised part. */
-export function inferencePart({ port, model, adapterDir, logDir }: InferencePartOptions): Part {
+export function inferencePart({ port, model, adapterDir, jwks, logDir }: InferencePartOptions): Part {
   const logPath = join(logDir, "inference.log");
   return {
     name: "inference",
@@ -29,6 +31,7 @@ export function inferencePart({ port, model, adapterDir, logDir }: InferencePart
           ...["--model", model],
           ...["--port", String(port)],
           ...["--adapter-dir", adapterDir],
+          ...["--jwks", jwks],
         ],
         logPath,
         readyUrl: (line) => READY.exec(line)?.[1],

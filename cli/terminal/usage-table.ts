@@ -4,14 +4,19 @@ import { duration } from "./format.ts";
 import { NO_BORDERS } from "./rollouts-table.ts";
 import type { Style } from "./style.ts";
 
-/** A usage report: a table per day and model, agents' runs, rollouts where asked for, the totals, the budget. */
+/** A usage report: a table per day and model, one per policy, agents' runs, rollouts where asked for, the totals, the budget. */
 export function usageText(report: UsageReport, style: Style): string {
-  const { usage, agents, rollouts, totals, budget, since } = report;
+  const { usage, models, agents, rollouts, totals, budget, since } = report;
   if (usage.length === 0) return `nothing was used since ${since}`;
   const parts = [
     table(
       ["DAY", "MODEL", "MODE", "CALLS", "PROMPT", "COMPLETION", "COST"],
       usage.map((row) => [row.day, row.model, row.mode, ...counts(row), cost(row.cost)]),
+      style,
+    ),
+    table(
+      ["POLICY OR MODEL", "CALLS", "PROMPT", "COMPLETION", "COST"],
+      models.map((row) => [row.model, ...counts(row), cost(row.cost)]),
       style,
     ),
     table(

@@ -5,8 +5,13 @@ import { listAllAgents } from "#shared/store/agents.ts";
 import { connectStore } from "#shared/store/connect.ts";
 import { mintToken, type RolloutClaims } from "#shared/tokens.ts";
 import { edgeConfig, serviceOf, writerOf, type AgentConfig, type DispatcherRpc, type Env } from "../config.ts";
-import { layAgents, type Agents } from "../directory.ts";
+import { counters } from "../counters.ts";
+import { directory, layAgents, type Agents } from "../directory.ts";
 import { outboundUrl } from "../outbound-url.ts";
+import { admission } from "../proxy/admission.ts";
+import { promptMemory } from "../proxy/prompt-memory.ts";
+import { providerMemory } from "../proxy/provider/memory.ts";
+import { resolver } from "../proxy/resolve.ts";
 import { evaluatorDeps } from "../record/evaluators/wiring.ts";
 import { storeWriter } from "../record/writer-client.ts";
 import { agentAt, askAgent, type AgentService } from "./invoke.ts";
@@ -53,7 +58,17 @@ export class Dispatcher extends DurableObject<Env> implements DispatcherRpc {
           stored = new Map([...byTenant].map(([tenantId, rows]) => [tenantId, layAgents(config.agentInputs, rows)]));
         },
       },
-      evaluators: evaluatorDeps(env),
+      evaluators: evaluatorDeps(env, {
+        config,
+        directory: directory(config),
+        admission: admission(),
+        resolver: resolver(),
+        prompts: promptMemory(),
+        counters: counters(),
+        providerMemory: providerMemory(),
+        now: Date.now,
+        later: (work) => ctx.waitUntil(work),
+      }),
       now: Date.now,
       random: Math.random,
       callAt: (time) => this.#setAlarm(time),
@@ -112,9 +127,8 @@ export class Dispatcher extends DurableObject<Env> implements DispatcherRpc {
 function serviceFor({ binding, url }: AgentConfig, name: string, env: Env): AgentService {
   if (binding !== undefined) return serviceOf(env, binding);
   if (url !== undefined) {
-    const local = edgeConfig(env).localSession;
     // Looked at again: settings that were stored while the edge was local may outlive that.
-    outboundUrl(url, { what: `the url of agent ${name}`, local, query: true });
+    outboundUrl(url, { what: `the url of agent ${name}`, ...edgeConfig(env).outbound, query: true });
     return agentAt(url);
   }
   throw new FulgurError(

@@ -5,17 +5,23 @@ import type { StoreDb } from "#shared/store/connect.ts";
 import type { StoreWriter } from "#shared/store/statement.ts";
 import { rolloutJti } from "#shared/store/tokens.ts";
 import type { Principal, RolloutClaims } from "#shared/tokens.ts";
+import { budget, type Budget, type BudgetRequest, type Reservation } from "../budget.ts";
 import { RetryLaterError } from "../http-errors.ts";
+import { writerError } from "../record/writer-client.ts";
+import { oneAsker } from "../one-asker.ts";
 import { TtlCache } from "../ttl-cache.ts";
 
 /**
- * Whether a call may begin: its rollout is open, its token is not revoked, its budget is not spent, and its record can be
- * stored. What the store says is remembered for a second, and asked again before that in one question about all rollouts
- * that are calling, so that hardly a call waits for it; what a rollout has spent is counted once and then kept here, so a
- * rollout whose calls come through several isolates may overshoot its caps by what the others did since.
+ * Whether a call may begin: its rollout is open, its token is not revoked, neither its rollout's caps nor its tenant's
+ * budget are spent, and its record can be stored. What the store says is remembered for a second, and asked again before
+ * that in one question about all rollouts that are calling, so that hardly a call waits for it; what a rollout has spent is
+ * counted once and then kept here, so a rollout whose calls come through several isolates may overshoot its caps by what
+ * the others did since.
  */
 export interface Admission {
   admit(request: AdmissionRequest): Promise<Seat>;
+  /** The tenants' money, for calls that have no rollout of ours. */
+  readonly budget: Budget;
   /** Forgets a rollout that has just ended in this isolate. */
   forget(rolloutId: string): void;
 }
@@ -25,17 +31,22 @@ export interface AdmissionRequest {
   readonly rollout: RolloutClaims;
   readonly db: () => StoreDb;
   readonly writer: StoreWriter;
+  /** Asked only where the tenant has a budget. */
+  readonly most: () => MostOfCall;
   readonly now: number;
   /** Keeps work alive beside the call. */
   readonly later: (work: Promise<unknown>) => void;
 }
+
+/** The most that a call may take, and of which model. */
+export type MostOfCall = Pick<BudgetRequest, "model" | "promptTokens" | "completionTokens">;
 
 /** An admitted call. */
 export interface Seat {
   /** Whether the tenant lets live calls be answered although they cannot be recorded. */
   readonly failOpen: boolean;
   /** To be called once, with the tokens that the call took. */
-  leave(tokens: number): void;
+  leave(tokens: { readonly prompt: number; readonly completion: number }): void;
 }
 
 interface RolloutState {
@@ -45,8 +56,11 @@ interface RolloutState {
   readonly jti: string;
   readonly revoked: boolean;
   readonly failOpen: boolean;
+  readonly monthlyBudget: number | undefined;
   readonly spent: Spent;
   readonly readAt: number;
+  /** Whether the last look failed: until one beside the calls succeeds, no live call waits for another. */
+  readonly unread?: true;
 }
 
 /** What an attempt has used; goes on from one look at the store to the next. */
@@ -66,30 +80,56 @@ export function admission(): Admission {
   let calling = new Map<string, Calling>();
   let refreshedAt = 0;
   let store: { readonly up: boolean; readonly askedAt: number } = { up: true, askedAt: 0 };
+  const money = budget();
+  const one = oneAsker();
 
   async function storeIsUp({ writer, now }: AdmissionRequest): Promise<boolean> {
     if (now - store.askedAt < FRESH_MS) return store.up;
-    store = { up: (await writer.status()).storeUp, askedAt: now };
-    return store.up;
+    // Noted before it is asked: the calls that come meanwhile go by the answer before.
+    store = { up: store.up, askedAt: now };
+    try {
+      const { storeUp: up } = await writer.status();
+      store = { up, askedAt: now };
+      return up;
+    } catch (cause) {
+      throw storeAway(cause);
+    }
   }
 
   async function stateOf(request: AdmissionRequest, key: string): Promise<RolloutState> {
-    const { principal, rollout, db, now } = request;
-    const known = states.get(key, now);
-    if (known !== undefined && now - known.readAt < FRESH_MS && known.jti === principal.jti) return known;
+    const { principal, rollout, now } = request;
+    const known = (): RolloutState | undefined => states.get(key, now);
     try {
-      const read = await readState(db(), request, known?.attempt === rollout.attempt ? known.spent : undefined);
-      if (read === undefined) throw new FulgurError("ERR_FORBIDDEN", `rollout ${key} does not exist`);
-      // Another call of the rollout may have read it meanwhile and have begun to spend.
-      const other = states.get(key, now);
-      const state = other?.attempt === read.attempt ? { ...read, spent: other.spent } : read;
-      states.set(key, state, now);
-      return state;
+      return await one.ask(`${key}/${principal.jti}`, {
+        known() {
+          const state = known();
+          if (state?.unread === true && rollout.mode === "live") return state;
+          return state !== undefined && now - state.readAt < FRESH_MS && state.jti === principal.jti
+            ? state
+            : undefined;
+        },
+        ask: () => look(request, key),
+        now,
+      });
     } catch (cause) {
       if (cause instanceof FulgurError) throw cause;
-      if (rollout.mode === "live" && known !== undefined) return known;
-      throw storeAway(cause);
+      const state = known();
+      if (rollout.mode !== "live" || state === undefined) throw storeAway(cause);
+      states.set(key, { ...state, unread: true }, now, state.readAt + KEPT_MS);
+      return state;
     }
+  }
+
+  async function look(request: AdmissionRequest, key: string): Promise<RolloutState> {
+    const { rollout, db, now } = request;
+    const known = states.get(key, now);
+    const read = await readState(db(), request, known?.attempt === rollout.attempt ? known.spent : undefined);
+    if (read === undefined) throw new FulgurError("ERR_FORBIDDEN", `rollout ${key} does not exist`);
+    // Another call of the rollout may have read it meanwhile and have begun to spend.
+    const other = states.get(key, now);
+    const state = other?.attempt === read.attempt ? { ...read, spent: other.spent } : read;
+    states.set(key, state, now);
+    return state;
   }
 
   /** Looks again at every rollout that has called since the last time. */
@@ -103,8 +143,20 @@ export function admission(): Admission {
       if (known === undefined || known.jti !== jti || known.readAt > now) continue;
       const read = found.get(key);
       // Another attempt has a budget of its own to be counted.
-      if (read?.attempt === known.attempt) states.set(key, { ...known, ...read, readAt: now }, now);
+      const { unread: _unread, ...kept } = known;
+      if (read?.attempt === known.attempt) states.set(key, { ...kept, ...read, readAt: now }, now);
       else states.delete(key);
+    }
+  }
+
+  async function reserve(request: AdmissionRequest, state: RolloutState): Promise<Reservation | undefined> {
+    const { monthlyBudget: monthly } = state;
+    if (monthly === undefined) return undefined;
+    const { principal, most, db, now, later } = request;
+    try {
+      return await money.reserve({ ...most(), tenantId: principal.tenantId, monthly, db, now, later });
+    } catch (cause) {
+      throw cause instanceof FulgurError ? cause : storeAway(cause);
     }
   }
 
@@ -146,20 +198,33 @@ export function admission(): Admission {
           `rollout ${rollout.rolloutId} has spent its budget (${spent.calls} of ${maxCalls} calls, ${spent.tokens} of ${maxTokens} tokens); ask for a token with larger caps`,
         );
       }
+      // Counted before anything is waited for, so that calls at once cannot pass the cap together.
       spent.calls++;
+      const reservation = await reserve(request, state).catch((thrown: unknown) => {
+        spent.calls--;
+        throw thrown;
+      });
       return {
         failOpen: state.failOpen,
-        leave(tokens) {
-          spent.tokens += tokens;
+        leave({ prompt, completion }) {
+          spent.tokens += prompt + completion;
+          reservation?.settle(prompt, completion);
         },
       };
     },
+    budget: money,
     forget: (rolloutId) => states.delete(rolloutId),
   };
 }
 
-/** What new train and val calls are told while libSQL is away. */
+/** What new train and val calls are told while libSQL is away, and any call that could not be recorded. */
 export function storeAway(cause?: unknown): RetryLaterError {
+  const error = writerError(cause);
+  if (error instanceof FulgurError && error.code === "ERR_DISK") {
+    const message =
+      "the store's disk is full or failing, so this call could not be recorded; try again when it has space";
+    return new RetryLaterError("ERR_DISK", message, { cause, retryAfterSeconds: 1 });
+  }
   return new RetryLaterError("ERR_STORE", "the store is away, so this call could not be recorded; try again", {
     cause,
     retryAfterSeconds: 1,
@@ -175,7 +240,7 @@ interface Calling {
   readonly rollout_jti: string;
 }
 
-type Reread = Pick<RolloutState, "status" | "attempt" | "revoked" | "failOpen">;
+type Reread = Pick<RolloutState, "status" | "attempt" | "revoked" | "failOpen" | "monthlyBudget">;
 
 const rereadStates = z.array(z.tuple([z.string(), z.string(), z.number(), z.number(), z.string().nullable()]));
 
@@ -194,7 +259,7 @@ async function readStates(db: StoreDb, rollouts: readonly Calling[]): Promise<Re
       .parse(JSON.parse(states))
       .map(([id, status, attempt, revoked, settings]) => [
         id,
-        { status, attempt, revoked: revoked !== 0, failOpen: isFailOpen(settings) },
+        { status, attempt, revoked: revoked !== 0, ...ofSettings(settings) },
       ]),
   );
 }
@@ -234,12 +299,17 @@ async function readState(
     attempt: row.attempt,
     jti,
     revoked: row.revoked !== 0,
-    failOpen: isFailOpen(row.settings),
+    ...ofSettings(row.settings),
     spent: known ?? { calls: row.calls, tokens: row.tokens },
     readAt: now,
   };
 }
 
-function isFailOpen(settings: string | null): boolean {
-  return settings?.includes('"fail_open":true') ?? false;
+/** What admission wants of a tenant's settings; looked for in the text, since every state that is read has one. */
+function ofSettings(settings: string | null): Pick<RolloutState, "failOpen" | "monthlyBudget"> {
+  const monthly = /"monthly_budget":([\d.eE+-]+)/.exec(settings ?? "")?.[1];
+  return {
+    failOpen: settings?.includes('"fail_open":true') ?? false,
+    monthlyBudget: monthly === undefined ? undefined : Number(monthly),
+  };
 }

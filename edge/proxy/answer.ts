@@ -7,6 +7,10 @@ export interface Usage {
   readonly prompt_tokens: number;
   readonly completion_tokens: number;
   readonly total_tokens: number;
+  /** Of the prompt's tokens; where the endpoint says so. */
+  readonly prompt_tokens_details?: { readonly cached_tokens: number };
+  /** Of the completion's; where the endpoint says so. */
+  readonly completion_tokens_details?: { readonly reasoning_tokens: number };
 }
 
 export type Json = Record<string, unknown>;
@@ -36,7 +40,37 @@ export function readUsage(answer: Json): Usage | undefined {
   if (!isObject(usage)) return undefined;
   const { prompt_tokens: prompt, completion_tokens: completion } = usage;
   if (typeof prompt !== "number" || typeof completion !== "number") return undefined;
-  return { prompt_tokens: prompt, completion_tokens: completion, total_tokens: prompt + completion };
+  return usageOf({ ...detailsIn(usage), prompt, completion });
+}
+
+/** What was counted of a call's tokens. */
+export interface Counted {
+  readonly prompt: number;
+  readonly completion: number;
+  readonly cached?: number | undefined;
+  readonly reasoning?: number | undefined;
+}
+
+export function usageOf({ prompt, completion, cached, reasoning }: Counted): Usage {
+  return {
+    prompt_tokens: prompt,
+    completion_tokens: completion,
+    total_tokens: prompt + completion,
+    ...(cached === undefined ? {} : { prompt_tokens_details: { cached_tokens: cached } }),
+    ...(reasoning === undefined ? {} : { completion_tokens_details: { reasoning_tokens: reasoning } }),
+  };
+}
+
+/** The details that a chat's usage may have. */
+export function detailsIn(usage: Json): Pick<Counted, "cached" | "reasoning"> {
+  const { prompt_tokens_details: prompt, completion_tokens_details: completion } = usage;
+  return { cached: numberIn(prompt, "cached_tokens"), reasoning: numberIn(completion, "reasoning_tokens") };
+}
+
+/** A field of what may be an object, where it is a number. */
+export function numberIn(given: unknown, field: string): number | undefined {
+  const value = isObject(given) ? given[field] : undefined;
+  return typeof value === "number" && value >= 0 ? value : undefined;
 }
 
 /** Token ids, or undefined where the field is missing or holds anything but whole numbers. */

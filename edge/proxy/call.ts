@@ -38,7 +38,7 @@ export interface ProxyDeps {
   readonly route: TenantDirectory["route"];
   readonly db: () => StoreDb;
   readonly writer: StoreWriter;
-  readonly admission: Admission;
+  readonly admission: Pick<Admission, "admit">;
   readonly resolver: Resolver;
   readonly prompts: PromptMemory;
   readonly counters: Counters;
@@ -232,7 +232,7 @@ export async function recordFailure(call: Call, thrown: unknown): Promise<unknow
   if (capture.target === undefined && capture.provider === null) return thrown;
   if (thrown instanceof UpstreamError) capture.upstreamAttempts = thrown.attempts;
   // The record itself failed: there is nothing to try again here.
-  if (thrown instanceof RetryLaterError && thrown.code === "ERR_STORE") return thrown;
+  if (thrown instanceof RetryLaterError && (thrown.code === "ERR_STORE" || thrown.code === "ERR_DISK")) return thrown;
   const gone = call.client.signal.aborted;
   try {
     await record(call, {

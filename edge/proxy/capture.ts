@@ -47,6 +47,8 @@ export class Capture {
   /** The policy's version that was asked, or the frozen provider; neither before it is known. */
   target: PolicyVersion | undefined;
   provider: string | null = null;
+  /** The name that a provider's model is metered under, `openai/gpt-5-mini`; a policy's is its version's. */
+  usageModel: string | undefined;
   temperature: number | null = null;
   upstreamAttempts = 1;
   firstByteAt: number | undefined;
@@ -146,6 +148,7 @@ export class Capture {
       rolloutId: start.rolloutId,
       attempt: start.attempt,
       mode: start.mode,
+      ...(this.usageModel === undefined ? {} : { usageModel: this.usageModel }),
       role: this.role,
       dialect: start.dialect,
       modelAsked: start.modelAsked,

@@ -1,5 +1,7 @@
 import { newId } from "#shared/ids.ts";
 import type { RoutedModel } from "../directory.ts";
+import type { MostOfCall } from "./admission.ts";
+import type { Json } from "./answer.ts";
 import { ClientGoneError, recordFailure, type Call, type Caller, type ProxyDeps } from "./call.ts";
 import { Capture } from "./capture.ts";
 import type { ChatRequest } from "./chat/request.ts";
@@ -12,6 +14,8 @@ export interface Asked {
   readonly requestText: string;
   readonly dialect: DialectName;
   readonly chat: ChatRequest;
+  /** The request's own fields, where `chat` has not all of them. */
+  readonly body?: Json;
   readonly route: RoutedModel;
   /** Milliseconds since the epoch. */
   readonly startedAt: number;
@@ -36,7 +40,8 @@ export async function handle(
   const { principal, rollout } = caller;
   const { request, requestText, dialect, chat, route, startedAt } = asked;
   const { db, writer, waitUntil: later } = deps;
-  const seat = await deps.admission.admit({ principal, rollout, db, writer, now: deps.now(), later });
+  const most = (): MostOfCall => mostOf(asked);
+  const seat = await deps.admission.admit({ principal, rollout, db, writer, most, now: deps.now(), later });
   const capture = new Capture({
     id: newId("call"),
     tenantId: principal.tenantId,
@@ -49,6 +54,7 @@ export async function handle(
     startedAt,
   });
   capture.role = route.role;
+  if (route.kind === "provider") capture.usageModel = usageName(route);
   const call: Call = { deps, caller, chat, route, capture, client: new AbortController(), failOpen: seat.failOpen };
   // In production this fires when the client leaves; local workerd shows it only where a stream is written.
   request.signal.addEventListener("abort", () => call.client.abort(new ClientGoneError()));
@@ -57,9 +63,39 @@ export async function handle(
   });
   const settled = answered
     .then(({ finished }) => finished)
-    .finally(() => seat.leave(capture.tokens.prompt + capture.tokens.completion))
+    .finally(() => seat.leave(capture.tokens))
     .catch(() => undefined);
   // A client that hangs up must not take the record with it.
   deps.waitUntil(settled);
   return (await answered).response;
+}
+
+/** What a completion may take where its request names no limit; a longer one is settled as what it took. */
+const DEFAULT_COMPLETION_TOKENS = 4096;
+
+/**
+ * The most that a call may take. A character is hardly ever more than a token, and the JSON around a message is longer than
+ * what a chat template puts around it.
+ */
+function mostOf({ requestText, dialect, chat, body = chat, route }: Asked): MostOfCall {
+  // A request that carries on from an earlier response is shorter than the conversation that it asks about.
+  const conversation = dialect === "responses" ? JSON.stringify(chat.messages).length : 0;
+  return {
+    model: usageName(route),
+    promptTokens: Math.max(requestText.length, conversation),
+    completionTokens: dialect === "embeddings" ? 0 : completionLimit(body),
+  };
+}
+
+/** As usage names a model; a policy's version is not known yet. */
+function usageName(route: RoutedModel): string {
+  return route.kind === "policy" ? route.policy : `${route.provider.name}/${route.model}`;
+}
+
+/** By whichever name the dialect calls it, for each of the answers that are asked for. */
+export function completionLimit(body: Json): number {
+  const limits = [body["max_completion_tokens"], body["max_output_tokens"], body["max_tokens"]];
+  const limit = limits.find((value) => typeof value === "number" && value >= 0) ?? DEFAULT_COMPLETION_TOKENS;
+  const answers = body["n"];
+  return Number(limit) * (typeof answers === "number" && answers > 1 ? answers : 1);
 }

@@ -173,6 +173,10 @@ async function prepare(deps: FinishDeps, ending: Ending, evidence: Evidence | un
     return { ...prepared, judgement: { type: "unjudged" } };
   }
   if (ending.judgement !== undefined) return { ...prepared, judgement: ending.judgement };
+  // A session outside the sample: what it answered is not stored, which is no reason to call it wrong.
+  if (ending.result === null && evidence.rollout.sessionId !== null) {
+    return { ...prepared, judgement: { type: "unjudged" } };
+  }
   const first = judgeQuickly({ evidence, weights, result: ending.result });
   if (first.type !== "slow") return { ...prepared, judgement: first };
   // Asking costs time and money, and a reward that was given stands all the same.

@@ -1,6 +1,7 @@
 import { FulgurError } from "#shared/errors.ts";
 import { encoded } from "#shared/store/encoded.ts";
 import type { EncodedStatement, StoreWriter, Writable } from "#shared/store/statement.ts";
+import { writerError } from "./writer-client.ts";
 
 /**
  * Appends of an isolate's concurrent requests, sent to the writer together: while one append is under way the next gather,
@@ -12,6 +13,11 @@ export interface Gatherer {
   append(units: readonly (readonly Writable[])[], writer: Pick<StoreWriter, "append">): Promise<void>;
 }
 
+/**
+ * So many that wait are sent without waiting for the append that is under way: the writer then has its next group at hand
+ * while libSQL commits this one.
+ */
+const FULL = 64;
 /** A request that has waited for so long takes care of itself: the one that went ahead for it may have been ended. */
 const PATIENCE_MS = 8000;
 
@@ -29,12 +35,12 @@ interface Waiting {
 
 export function gatherer(patienceMs = PATIENCE_MS): Gatherer {
   let waiting: Waiting[] = [];
-  let leader: symbol | undefined;
+  const leaders = new Set<symbol>();
 
   /** Sends one's own units with all that wait, then hands the lead on. */
   async function lead(own: Units, writer: Pick<StoreWriter, "append">): Promise<void> {
     const me = Symbol("leader");
-    leader = me;
+    leaders.add(me);
     const others = waiting;
     waiting = [];
     const settle = (outcome: Outcome): void => others.forEach((other) => other.settle(outcome));
@@ -51,10 +57,7 @@ export function gatherer(patienceMs = PATIENCE_MS): Gatherer {
       settle({ status: "alone" });
       await writer.append(own);
     } finally {
-      if (leader === me) {
-        leader = undefined;
-        waiting.shift()?.settle({ status: "lead" });
-      }
+      if (leaders.delete(me)) waiting.shift()?.settle({ status: "lead" });
     }
   }
 
@@ -66,7 +69,7 @@ export function gatherer(patienceMs = PATIENCE_MS): Gatherer {
     const timer = setTimeout(() => {
       waiting = waiting.filter((other) => other !== mine);
       // Whoever leads is not heard of any more.
-      leader = undefined;
+      leaders.clear();
       resolve({ status: "alone" });
     }, patienceMs);
     const outcome = await promise;
@@ -77,14 +80,14 @@ export function gatherer(patienceMs = PATIENCE_MS): Gatherer {
   return {
     async append(given, writer) {
       const units = given.map((unit) => unit.map(encoded));
-      if (leader === undefined) return lead(units, writer);
+      if (leaders.size === 0 || (leaders.size === 1 && waiting.length >= FULL)) return lead(units, writer);
       const outcome = await queue(units);
       if (outcome.status === "lead") return lead(units, writer);
       if (outcome.status === "alone") return writer.append(units);
       if (outcome.status === "failed") {
-        throw new FulgurError("ERR_STORE", "the writer did not take the record; try again in a second", {
-          cause: outcome.cause,
-        });
+        const cause = writerError(outcome.cause);
+        const code = cause instanceof FulgurError && cause.code === "ERR_DISK" ? "ERR_DISK" : "ERR_STORE";
+        throw new FulgurError(code, "the writer did not take the record; try again in a second", { cause });
       }
     },
   };

@@ -131,11 +131,17 @@ function full(units: number, chars: number): FulgurError {
 }
 
 function encode(statements: readonly EncodedStatement[]): string {
-  return JSON.stringify(statements.map(({ sql, argsJson }) => [sql, argsJson]));
+  return JSON.stringify(
+    statements.map(({ sql, argsJson, gathers }) =>
+      gathers === undefined ? [sql, argsJson] : [sql, argsJson, gathers],
+    ),
+  );
 }
 
 function decode(body: string): EncodedStatement[] {
   // Written by encode in this very file, in a table that nothing else writes.
-  const rows = JSON.parse(body) as [string, string][];
-  return rows.map(([sql, argsJson]) => ({ sql, argsJson }));
+  const rows = JSON.parse(body) as [string, string, true?][];
+  return rows.map(([sql, argsJson, gathers]) =>
+    gathers === undefined ? { sql, argsJson } : { sql, argsJson, gathers },
+  );
 }

@@ -24,21 +24,26 @@ async function asked<T>(ask: () => Promise<T>): Promise<T> {
   try {
     return await ask();
   } catch (error) {
-    throw restored(error);
+    throw writerError(error);
   }
 }
 
 /** What the writer may throw; anything else is the object itself having gone (restarted, overloaded), which may pass. */
 const CODES: ReadonlySet<string> = new Set<ErrorCode>(["ERR_CONFLICT", "ERR_DISK", "ERR_OVERLOADED", "ERR_STORE"]);
 
-function restored(error: unknown): unknown {
-  if (!(error instanceof Error)) return error;
-  const code = "code" in error && isWriterCode(error.code) ? error.code : undefined;
-  return code === undefined
-    ? new FulgurError("ERR_STORE", `the writer did not answer (${error.message}); try again in a second`, {
-        cause: error,
-      })
-    : new FulgurError(code, error.message, { cause: error });
+/** What a call to the Durable Object was rejected with, as a FulgurError again where it may be the writer's. */
+export function writerError(error: unknown): unknown {
+  if (!(error instanceof Error) || error instanceof FulgurError) return error;
+  if ("code" in error && isWriterCode(error.code)) return new FulgurError(error.code, error.message, { cause: error });
+  // The runtime resets an object whose storage cannot be written, and tells all its callers this.
+  if (/SQLITE_(FULL|IOERR)/.test(error.message)) {
+    return new FulgurError("ERR_DISK", `the writer's own disk is full or failing (${error.message}); free some space`, {
+      cause: error,
+    });
+  }
+  return new FulgurError("ERR_STORE", `the writer did not answer (${error.message}); try again in a second`, {
+    cause: error,
+  });
 }
 
 function isWriterCode(code: unknown): code is ErrorCode {

@@ -23,8 +23,8 @@ export interface WriterEnv {
   readonly STORE?: Fetcher;
 }
 
-/** Bounds of one group: a commit of this size takes about 15 ms, and a request to libSQL stays far below its limits. */
-const GROUP = { units: 64, bytes: 1024 * 1024 } as const;
+/** Bounds of one group: a commit of this size takes about 100 ms, and a request to libSQL stays far below its limits. */
+const GROUP = { units: 256, bytes: 4 * 1024 * 1024 } as const;
 /** Draining has nobody waiting for it. */
 const DRAIN_GROUP = { units: 256, bytes: 2 * 1024 * 1024 } as const;
 /** What may wait in memory, in bytes, before callers are asked to slow down. */

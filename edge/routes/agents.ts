@@ -9,6 +9,7 @@ import { agentConfig } from "../config.ts";
 import { tenantDirectory, type EdgeHono } from "../context.ts";
 import { layOver } from "../directory.ts";
 import { outboundUrl } from "../outbound-url.ts";
+import { checkAgentSettings } from "../record/agent-check.ts";
 import { checked, jsonBody } from "./json-body.ts";
 
 /** `/v1/agents`: what is stored of agents, laid over what the edge was deployed with. */
@@ -91,16 +92,19 @@ function agentName(c: Context<EdgeHono>): string {
 }
 
 /**
- * What a schema alone cannot see: the layers fit together, addresses are ones that the edge may call, providers exist.
+ * What a schema alone cannot see: the layers fit together, rules and evaluator can be applied, addresses are ones that the
+ * edge may call, providers exist.
  * @throws FulgurError ERR_INVALID_REQUEST, ERR_NOT_FOUND
  */
 async function requireUsable(c: Context<EdgeHono>, name: string, input: AgentSettingsInput): Promise<void> {
   checked(agentInputSchema, input, `agent ${name}`);
-  const { url, evaluator, models } = agentConfig(input);
-  const local = c.var.parts.config.localSession;
-  if (url !== undefined) outboundUrl(url, { what: `the url of agent ${name}`, local, query: true });
+  const settings = agentConfig(input);
+  checkAgentSettings(settings);
+  const { url, evaluator, models } = settings;
+  const { outbound } = c.var.parts.config;
+  if (url !== undefined) outboundUrl(url, { what: `the url of agent ${name}`, ...outbound, query: true });
   if (evaluator?.type === "worker" && evaluator.url !== undefined) {
-    outboundUrl(evaluator.url, { what: `the url of agent ${name}'s evaluator`, local, query: true });
+    outboundUrl(evaluator.url, { what: `the url of agent ${name}'s evaluator`, ...outbound, query: true });
   }
   const judge = evaluator?.type === "llm_judge" ? [evaluator.model] : [];
   // Another isolate may have added a provider a moment ago.

@@ -2,12 +2,16 @@ import { Hono } from "hono";
 import { FulgurError } from "#shared/errors.ts";
 import { newKey } from "#shared/keys.ts";
 import { audited, auditedIfChanged } from "#shared/store/audit.ts";
-import { createKey, listKeys, readKey, revokeKey, type StoredKey } from "#shared/store/keys.ts";
+import { createKey, listKeys, readKey, revokeKey, revokeTokensOfKey, type StoredKey } from "#shared/store/keys.ts";
+import { MAX_TTL_SECONDS } from "#shared/tokens.ts";
 import { snakeKeys } from "#shared/wire.ts";
 import { keyInputSchema } from "#shared/wire-access.ts";
 import { requireScope } from "../auth.ts";
 import type { EdgeHono } from "../context.ts";
 import { jsonBody } from "./json-body.ts";
+
+/** The longest that a token which a key has minted is taken, tolerance for clocks included. */
+const TOKEN_LIFE_MS = (MAX_TTL_SECONDS + 60) * 1000;
 
 /** `/v1/keys`: long-lived keys, made (and shown once), listed, revoked. */
 export const keyRoutes = new Hono<EdgeHono>()
@@ -39,11 +43,14 @@ export const keyRoutes = new Hono<EdgeHono>()
       throw new FulgurError("ERR_NOT_FOUND", `there is no key ${id}; GET /v1/keys lists those there are`);
     }
     const now = parts.now();
-    await writer.transact([
-      revokeKey(principal.tenantId, id, now),
+    const { tenantId } = principal;
+    const [, , minted = []] = await writer.transact([
+      revokeKey(tenantId, id, now),
       auditedIfChanged({ by: principal, action: "key.revoked", target: id, now }),
+      revokeTokensOfKey({ tenantId, id }, { now, lifeMs: TOKEN_LIFE_MS }),
     ]);
     parts.keyAuth.note(id, now);
+    for (const { jti } of minted) parts.revocations.note({ tenantId, jti: String(jti) }, now);
     return c.json({ ok: true });
   });
 

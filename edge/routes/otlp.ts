@@ -48,6 +48,7 @@ async function take(c: Context<EdgeHono>, rejectedField: string, readers: Reader
     db: db(),
     tenantId,
     own,
+    onlyAgent: principal.keyAgent,
     now,
     toolReward({ toolCallId, tool, result, failed }, { rolloutId, attempt, agent }) {
       const settings = Object.hasOwn(agents, agent) ? agents[agent] : undefined;

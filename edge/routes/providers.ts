@@ -32,7 +32,7 @@ export const providerRoutes = new Hono<EdgeHono>()
     const { tenantId } = principal;
     const baseUrl = outboundUrl(given.baseUrl, {
       what: `the base_url of provider ${name}`,
-      local: parts.config.localSession,
+      ...parts.config.outbound,
     });
     const { keyEnv } = given;
     // One clear sentence now and not a failure of every call later.
@@ -40,6 +40,14 @@ export const providerRoutes = new Hono<EdgeHono>()
       throw new FulgurError(
         "ERR_INVALID_REQUEST",
         `the edge has no variable ${keyEnv} that it lends to providers (PROVIDER_KEY_ENVS), and no key was sent; set ${keyEnv} where the command runs, or on the edge`,
+      );
+    }
+    // Or whoever administers a tenant could have the edge's own key sent to an address of theirs.
+    const { local, bases } = parts.config.outbound;
+    if (given.key === null && keyEnv !== null && !local && bases === undefined) {
+      throw new FulgurError(
+        "ERR_INVALID_REQUEST",
+        `this edge lends ${keyEnv} to no address, since it has no list of those that it may call (UPSTREAM_BASES); send the key itself`,
       );
     }
     const now = parts.now();

@@ -53,6 +53,7 @@ export const rewardRoutes = new Hono<EdgeHono>()
     const input = await jsonBody(c.req.raw, recomputeInputSchema);
     if (input.settings.evaluator !== undefined) checkEvaluator(input.settings.evaluator);
     const { agents } = await tenantDirectory(c);
-    const deps = { db: db(), writer, agents, evaluators: evaluatorDeps(c.env), now: parts.now };
+    const evaluators = evaluatorDeps(c.env, { ...parts, later: (work) => c.executionCtx.waitUntil(work) });
+    const deps = { db: db(), writer, agents, evaluators, now: parts.now };
     return c.json(snakeKeys(await recomputePage(deps, principal.tenantId, input)));
   });

@@ -100,7 +100,7 @@ export const rolloutRoutes = new Hono<EdgeHono>()
     requireOwnerOrScope(principal, id, "trainer");
     const body = await jsonBody(c.req.raw, finishBodySchema);
     const { agents } = await tenantDirectory(c);
-    const evaluators = evaluatorDeps(c.env);
+    const evaluators = evaluatorDeps(c.env, { ...parts, later: (work) => c.executionCtx.waitUntil(work) });
     const deps = { db: db(), writer, agents, evaluators, now: parts.now, random: Math.random };
     const own = principal.rollout?.rolloutId === id ? principal.rollout.attempt : undefined;
     const finished = await finishRollout(deps, { tenantId: principal.tenantId, rolloutId: id, attempt: own, ...body });

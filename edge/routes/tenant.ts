@@ -20,7 +20,7 @@ export const tenantRoutes = new Hono<EdgeHono>()
     requireScope(principal, "admin");
     const patch = await jsonBody(c.req.raw, tenantPatchSchema);
     if (patch.otlp_export)
-      outboundUrl(patch.otlp_export.url, { what: "the otlp_export.url", local: parts.config.localSession });
+      outboundUrl(patch.otlp_export.url, { what: "the otlp_export.url", ...parts.config.outbound });
     const { tenantId } = principal;
     await writer.transact([
       ...patchTenant(tenantId, patch),

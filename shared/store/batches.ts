@@ -3,6 +3,7 @@ import { FulgurError } from "#shared/errors.ts";
 import { batchEntries, batches, rollouts, type policyVersions } from "#shared/tables.ts";
 import { versionName, type DropReason } from "#shared/words.ts";
 import type { StoreDb } from "./connect.ts";
+import { claimLiveGroups, type LiveGroups } from "./live-groups.ts";
 import { insertInto } from "./rows.ts";
 import type { Rollout } from "./rollouts.ts";
 import { unlessForeign } from "./runs.ts";
@@ -23,48 +24,28 @@ export interface Claim {
   readonly step: number;
   /** At most so many more groups. */
   readonly groups: number;
+  /** Takes live traffic in place of the run's own rollouts; a batch may be claimed from both, one after the other. */
+  readonly live?: LiveGroups | undefined;
 }
 
 /**
  * Claims complete groups of the run's train rollouts, oldest group first: every rollout of the group has ended and at
  * least two of them finished and are free. Claiming again with the same batch id adds groups. An ended group with a
- * single finished rollout can never have a spread; it is dropped as `zero_spread` on the way.
+ * single finished rollout can never have a spread; it is dropped as `zero_spread` on the way. With `live`, claims live
+ * rollouts as live-groups.ts has it.
  *
  * Reads to the ids of all rollouts that the batch now holds and that are not dropped, so a claim whose answer was lost
  * is seen by the next one. Throws FulgurError ERR_CONFLICT when the step belongs to another batch or the batch is over.
  */
 export function claimGroups(claim: Claim, now: number): Transaction<string[]> {
-  const { tenantId, batchId, runId, policy, step, groups } = claim;
+  const { tenantId, batchId, runId, policy, step, live } = claim;
   return {
     statements: [
       unlessForeign(
         insertBatch({ id: batchId, tenantId, runId, policy, step, status: "claimed", createdAt: now }),
         claim,
       ),
-      {
-        sql: `insert into batch_entries (rollout_id, batch_id, tenant_id)
-              select r.id, ?, r.tenant_id from rollouts r
-              where +r.tenant_id = ? and r.run_id = ? and ${FREE} and r.group_id in (
-                select g.group_id from rollouts g
-                where +g.tenant_id = ? and g.run_id = ? and +g.mode = 'train' and g.disposition is null
-                  and g.group_id is not null
-                group by g.group_id
-                having ${ENDED} and sum(${FREE.replaceAll("r.", "g.")}) >= 2
-                order by min(g.created_at), g.group_id limit ?)
-              and exists (select 1 from batches b
-                where b.id = ? and b.tenant_id = ? and b.run_id = ? and b.step = ? and b.status = 'claimed')
-              on conflict do nothing`,
-        args: [batchId, tenantId, runId, tenantId, runId, groups, batchId, tenantId, runId, step],
-      },
-      {
-        sql: `update rollouts as r set disposition = 'dropped', drop_reason = 'zero_spread'
-              where +r.tenant_id = ? and r.run_id = ? and ${FREE} and r.group_id in (
-                select g.group_id from rollouts g
-                where +g.tenant_id = ? and g.run_id = ? and +g.mode = 'train' and g.disposition is null
-                  and g.group_id is not null
-                group by g.group_id having ${ENDED} and count(*) = 1)`,
-        args: [tenantId, runId, tenantId, runId],
-      },
+      ...(live === undefined ? claimOwnGroups(claim) : claimLiveGroups(claim, live)),
       {
         sql: `select e.rollout_id from batch_entries e join rollouts r on r.id = e.rollout_id
               where e.batch_id = ? and e.tenant_id = ? and r.disposition is null
@@ -85,9 +66,38 @@ export function claimGroups(claim: Claim, now: number): Transaction<string[]> {
           `batch ${batchId} cannot claim step ${step} of run ${runId}: ${batch === undefined ? "its id belongs to another run or step" : `batch ${textOf(batch, "id")} is ${textOf(batch, "status")} there`}; resume that batch, or claim the next step under a new id`,
         );
       }
-      return (rows[3] ?? []).map((row) => textOf(row, "rollout_id"));
+      return (rows.at(-2) ?? []).map((row) => textOf(row, "rollout_id"));
     },
   };
+}
+
+function claimOwnGroups({ tenantId, batchId, runId, step, groups }: Claim): Statement[] {
+  return [
+    {
+      sql: `insert into batch_entries (rollout_id, batch_id, tenant_id)
+            select r.id, ?, r.tenant_id from rollouts r
+            where +r.tenant_id = ? and r.run_id = ? and ${FREE} and r.group_id in (
+              select g.group_id from rollouts g
+              where +g.tenant_id = ? and g.run_id = ? and +g.mode = 'train' and g.disposition is null
+                and g.group_id is not null
+              group by g.group_id
+              having ${ENDED} and sum(${FREE.replaceAll("r.", "g.")}) >= 2
+              order by min(g.created_at), g.group_id limit ?)
+            and exists (select 1 from batches b
+              where b.id = ? and b.tenant_id = ? and b.run_id = ? and b.step = ? and b.status = 'claimed')
+            on conflict do nothing`,
+      args: [batchId, tenantId, runId, tenantId, runId, groups, batchId, tenantId, runId, step],
+    },
+    {
+      sql: `update rollouts as r set disposition = 'dropped', drop_reason = 'zero_spread'
+            where +r.tenant_id = ? and r.run_id = ? and ${FREE} and r.group_id in (
+              select g.group_id from rollouts g
+              where +g.tenant_id = ? and g.run_id = ? and +g.mode = 'train' and g.disposition is null
+                and g.group_id is not null
+              group by g.group_id having ${ENDED} and count(*) = 1)`,
+      args: [tenantId, runId, tenantId, runId],
+    },
+  ];
 }
 
 export interface Trained {

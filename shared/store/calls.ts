@@ -19,10 +19,12 @@ export type CallRecord = Omit<typeof calls.$inferInsert, "request" | "response">
   readonly response: string | null;
   /** Of the rollout, for the usage counters. */
   readonly mode: Mode;
+  /** What a provider's call is metered as, `openai/gpt-5-mini`; a policy's is metered as its version. */
+  readonly usageModel?: string;
 };
 
 /** Recording the same call twice stores and counts it once. One unit for the writer. */
-export function recordCall({ mode, ...call }: CallRecord): Statement[] {
+export function recordCall({ mode, usageModel, ...call }: CallRecord): Statement[] {
   const { policy, policyVersion } = call;
   return [
     countCall({
@@ -31,7 +33,7 @@ export function recordCall({ mode, ...call }: CallRecord): Statement[] {
       model:
         typeof policy === "string" && typeof policyVersion === "number"
           ? versionName(policy, policyVersion)
-          : call.modelAsked,
+          : (usageModel ?? call.modelAsked),
       mode,
       promptTokens: call.promptTokens ?? 0,
       completionTokens: call.completionTokens ?? 0,

@@ -26,7 +26,7 @@ export async function readFeedbackTarget(
     db
       .select({ at: max(calls.createdAt) })
       .from(calls)
-      .where(and(sql`+${calls.tenantId} = ${tenantId}`, eq(calls.rolloutId, rolloutId))),
+      .where(and(sql`+${calls.tenantId} = ${tenantId}`, eq(calls.rolloutId, rolloutId), sql`${calls.role} <> 'judge'`)),
     db
       .select({ status: batches.status })
       .from(batchEntries)

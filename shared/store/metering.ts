@@ -39,28 +39,28 @@ export async function listPrices(db: StoreDb, tenantId: string): Promise<PriceRo
   );
 }
 
-/**
- * Cost of some tokens at the price of their day: that of the very model, else of its policy (`flight@13` → `flight`), else
- * of `*`; null where the list has none.
- */
-function costOf({
-  model,
-  time,
-  prompt,
-  completion,
-}: Readonly<Record<"model" | "time" | "prompt" | "completion", SQL>>) {
-  const policy = sql`substr(${model}, 1, instr(${model}, '@') - 1)`;
+interface Tokens {
+  /** What the model may be called in the price list; the first that is there counts, and `*` after all. */
+  readonly names: readonly SQL[];
+  readonly time: SQL;
+  readonly prompt: SQL;
+  readonly completion: SQL;
+}
+
+/** Cost of some tokens at the price of their day; null where the list has none. */
+function costOf({ names, time, prompt, completion }: Tokens): SQL {
   // One question a name: SQLite lets a subquery's ORDER BY see no column of the query around it.
-  const [exact, byPolicy, any] = [model, policy, sql`'*'`].map(
+  const costs = [...names, sql`'*'`].map(
     (name) => sql`(select (${prompt} * p.prompt_per_million + ${completion} * p.completion_per_million) / 1e6
       from prices p where p.tenant_id = x.tenant_id and p.model = ${name} and p.valid_from <= ${time}
       order by p.valid_from desc limit 1)`,
   );
-  return sql`coalesce(${exact}, ${byPolicy}, ${any})`;
+  return sql`coalesce(${sql.join(costs, sql`, `)})`;
 }
 
 const usageCost = costOf({
-  model: sql`x.model`,
+  // The very version, else its policy: `flight@13`, `flight`.
+  names: [sql`x.model`, sql`substr(x.model, 1, instr(x.model, '@') - 1)`],
   time: sql`unixepoch(x.day) * 1000`,
   prompt: sql`x.prompt_tokens`,
   completion: sql`x.completion_tokens`,
@@ -131,7 +131,13 @@ export type RolloutUsage = z.infer<typeof rolloutRow>;
 /** Calls, tokens and cost of the newest rollouts. */
 export async function readRolloutCosts(db: StoreDb, tenantId: string, limit: number): Promise<RolloutUsage[]> {
   const cost = costOf({
-    model: sql`coalesce(x.policy || '@' || x.policy_version, x.provider || '/' || x.model_asked, x.model_asked)`,
+    // A call keeps what its provider answered as and what its agent asked for, but not the name that was asked between them.
+    names: [
+      sql`(x.policy || '@' || x.policy_version)`,
+      sql`x.policy`,
+      sql`(x.provider || '/' || x.model_answered)`,
+      sql`(x.provider || '/' || x.model_asked)`,
+    ],
     time: sql`x.created_at - x.created_at % 86400000`,
     prompt: sql`x.prompt_tokens`,
     completion: sql`x.completion_tokens`,

@@ -2,8 +2,8 @@ import { z } from "zod";
 import { FulgurError, messageOf } from "#shared/errors.ts";
 import { fromBase64 } from "./base64.ts";
 import type { StoreOptions } from "./connect.ts";
-import { encoded } from "./encoded.ts";
-import type { Row, Value, Writable } from "./statement.ts";
+import { gathered } from "./encoded.ts";
+import type { EncodedStatement, Row, Value, Writable } from "./statement.ts";
 
 /**
  * libSQL's HTTP interface (hrana 3, JSON) reduced to what a writer needs: one request is one transaction. Reads go
@@ -68,7 +68,8 @@ export function openPipeline(options: PipelineOptions): Pipeline {
   }
 
   return {
-    async run(statements, { rows = "all", timeoutMs: limitMs = timeoutMs } = {}) {
+    async run(given, { rows = "all", timeoutMs: limitMs = timeoutMs } = {}) {
+      const { statements, places } = gathered(given);
       // Taken, so that a second run at the same time opens its own, and a failed one is never gone on with.
       const stream = kept !== undefined && Date.now() - kept.usedAt < STREAM_IDLE_MS ? kept : undefined;
       kept = undefined;
@@ -92,7 +93,8 @@ export function openPipeline(options: PipelineOptions): Pipeline {
         }
         const answer = parseAnswer(text);
         const results = resultsOf(answer, statements.length);
-        const result = rows === "all" ? rowsOf(results) : results.map(() => []);
+        const found = rows === "all" ? rowsOf(results) : [];
+        const result = places.map((place) => found[place] ?? []);
         if (keepStream && typeof answer.baton === "string") {
           kept = { baton: answer.baton, sqlIds, usedAt: Date.now() };
         }
@@ -112,15 +114,14 @@ interface BodyOptions {
 }
 
 /** begin, the statements (each only after the one before succeeded), commit, and rollback unless that committed. */
-function transactionBody(statements: readonly Writable[], options: BodyOptions): string {
+function transactionBody(statements: readonly EncodedStatement[], options: BodyOptions): string {
   const { baton, sqlIds, wantRows, close } = options;
   // A SQL text goes over once, however many rows it inserts; the few that the server cannot keep go with each use.
   let stored = "";
   // Joined by hand: the arguments are JSON already.
   let steps = `{"stmt":{"sql":"begin immediate","want_rows":false}}`;
   let last = 0;
-  for (const statement of statements) {
-    const { sql, argsJson } = encoded(statement);
+  for (const { sql, argsJson } of statements) {
     let sqlId = sqlIds.get(sql);
     if (sqlId === undefined && sqlIds.size < STREAM_MAX_SQL && sql.length <= STREAM_MAX_SQL_CHARS) {
       sqlIds.set(sql, (sqlId = sqlIds.size));

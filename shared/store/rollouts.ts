@@ -111,7 +111,7 @@ export async function listIdleSessions(db: StoreDb, now: number, limit: number):
       result: sql<
         string | null
       >`(select case json_type(calls.response, '$.content') when 'text' then calls.response ->> '$.content' end
-        from calls where calls.rollout_id = rollouts.id and response is not null order by created_at desc, id desc limit 1)`,
+        from calls where calls.rollout_id = rollouts.id and role <> 'judge' and response is not null order by created_at desc, id desc limit 1)`,
     })
     .from(rollouts)
     .where(and(eq(rollouts.status, "running"), isNotNull(rollouts.sessionId), lt(rollouts.leaseUntil, now)))

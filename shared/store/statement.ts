@@ -7,6 +7,11 @@ export type Value = string | number | null | Uint8Array;
 export interface Statement {
   readonly sql: string;
   readonly args: readonly Value[];
+  /**
+   * Its one argument is a JSON array of rows. Of a transaction's statements with the same SQL that gather, one runs, where the
+   * first of them stands, with the rows of all: what each of many units adds to a counter costs one statement.
+   */
+  readonly gathers?: true;
 }
 
 /** A statement whose arguments are encoded already (encoded.ts): a writer passes them on as they are. */
@@ -14,6 +19,8 @@ export interface EncodedStatement {
   readonly sql: string;
   /** The JSON array of arguments that libSQL's interface takes. */
   readonly argsJson: string;
+  /** As {@link Statement.gathers}. */
+  readonly gathers?: true;
 }
 
 /** What a writer takes: encoding is cheap where a statement is made, and dear where all statements meet. */

@@ -16,25 +16,25 @@ export interface CallUsage {
   readonly createdAt: number;
 }
 
-/** Adds a call to the day's counters, unless the call is stored already: it goes before the call's insert, in one unit. */
+/**
+ * Adds a call to the day's counters, unless the call is stored already: it goes before the call's insert, in one unit. The
+ * calls of a commit are counted in one go: a statement for each was a third of what a commit took.
+ */
 export function countCall(call: CallUsage): Statement {
-  return {
-    sql: `insert into usage (tenant_id, day, model, mode, calls, prompt_tokens, completion_tokens)
-          select ?, ?, ?, ?, 1, ?, ? where not exists (select 1 from calls where id = ?)
-          on conflict (tenant_id, day, model, mode) do update set calls = calls + 1,
-            prompt_tokens = prompt_tokens + excluded.prompt_tokens,
-            completion_tokens = completion_tokens + excluded.completion_tokens`,
-    args: [
-      call.tenantId,
-      dayOf(call.createdAt),
-      call.model,
-      call.mode,
-      call.promptTokens,
-      call.completionTokens,
-      call.callId,
-    ],
-  };
+  const { callId, tenantId, createdAt, model, mode, promptTokens, completionTokens } = call;
+  const row = [callId, tenantId, dayOf(createdAt), model, mode, promptTokens, completionTokens];
+  return { sql: COUNT, args: [JSON.stringify([row])], gathers: true };
 }
+
+/** A call that is in one commit twice is one row: they are grouped by its id first. */
+const COUNT = `insert into usage (tenant_id, day, model, mode, calls, prompt_tokens, completion_tokens)
+  select c ->> 1, c ->> 2, c ->> 3, c ->> 4, count(*), sum(c ->> 5), sum(c ->> 6)
+  from (select value as c from json_each(?) group by value ->> 0)
+  where not exists (select 1 from calls where id = c ->> 0)
+  group by 1, 2, 3, 4
+  on conflict (tenant_id, day, model, mode) do update set calls = calls + excluded.calls,
+    prompt_tokens = prompt_tokens + excluded.prompt_tokens,
+    completion_tokens = completion_tokens + excluded.completion_tokens`;
 
 /** Counters per day, model and mode, newest day first. @param sinceDay such as `2026-11-01`, included */
 export async function readUsage(db: StoreDb, tenantId: string, sinceDay = "0000-00-00"): Promise<Usage[]> {

@@ -66,10 +66,8 @@ describe("the page", () => {
     await page.getByRole("heading", { name: `Rollout ${rolloutId}` }).waitFor();
     const shown = await page.locator("main").evaluate((main) => main.textContent);
     // Every one of them is there, letter by letter.
-    for (const payload of payloads) expect(shown).toContain(payload.replace("\u0000", ""));
-    expect(await page.locator(".message.user pre").first().textContent()).toBe(
-      payloads.join("\n").replace("\u0000", ""),
-    );
+    for (const payload of payloads) expect(shown).toContain(payload);
+    expect(await page.locator(".message.user pre").first().textContent()).toBe(payloads.join("\n"));
     expect(
       await page.locator("main :is(script, img, iframe, svg, form, style, link, base, meta, object, embed)").count(),
     ).toBe(0);
@@ -84,18 +82,20 @@ describe("the page", () => {
       "..%2f..%2f",
     ]) {
       await page.goto(`${edge.url}/#/rollouts/${odd}`);
-      await page.getByRole("heading").first().waitFor();
+      // The overview, or that there is no such rollout.
+      await page.locator("main :is(h1, .problem)").first().waitFor();
     }
     expect(await page.evaluate("window.ran")).toBeUndefined();
     expect(asked).toEqual([]);
-    // A policy that its own page broke would show here.
-    expect(problems).toEqual([]);
+    // A policy that its own page broke would show here; the odd rollouts are not found.
+    expect(problems.filter((problem) => !problem.includes("404"))).toEqual([]);
   });
 
   test("would run and send nothing even if markup did get in", async () => {
     await page.goto(`${edge.url}/#/`);
     await page.getByRole("heading").first().waitFor();
-    for (const payload of payloads) {
+    // No policy keeps a page from being left: a refresh is stopped only by never becoming markup, as above.
+    for (const payload of payloads.map((each) => each.replace(/<meta[^>]*>/, ""))) {
       await page.evaluate(`document.body.insertAdjacentHTML("beforeend", ${JSON.stringify(payload)})`);
     }
     await page.evaluate(`{
@@ -111,25 +111,16 @@ describe("the page", () => {
     const refused = await page.evaluate(
       `fetch(${JSON.stringify(`${elsewhere}/fetch`)}, { mode: "no-cors" }).then(() => "sent", () => "refused")`,
     );
-    const evaluated = await page.evaluate(
-      `(() => { try { return document.defaultView.Function("return 'ran'")(); } catch { return "refused"; } })()`,
-    );
-    expect([refused, evaluated]).toEqual(["refused", "refused"]);
+    expect(refused).toBe("refused");
+    // A text as code; later, since what a driver evaluates may evaluate more.
+    await page.evaluate(`new Promise((resolve) => {
+      setTimeout("window.ran = 'evaluated'");
+      setTimeout(resolve, 50);
+    })`);
     expect(await page.evaluate("window.ran")).toBeUndefined();
     expect(asked).toEqual([]);
     // The policy spoke up, so this has tried something.
     expect(problems.filter((problem) => problem.includes("Content Security Policy")).length).toBeGreaterThan(3);
-  });
-
-  test("is shown in no other page's frame", async () => {
-    const outer = await browser.newPage();
-    await outer.goto(`${elsewhere}/outer`);
-    await outer.setContent(`<iframe src="${edge.url}/" onload="window.loaded = true"></iframe>`);
-    await outer.waitForFunction("window.loaded === true");
-    const [, frame] = outer.frames();
-    expect(frame?.url()).not.toBe(`${edge.url}/`);
-    expect(await frame?.locator("#app").count()).toBe(0);
-    await outer.close();
   });
 
   test("of the edge's interface shows under the same policy", async () => {
@@ -141,7 +132,16 @@ describe("the page", () => {
     await docs.goto(`${edge.url}/docs`);
     await docs.getByRole("heading", { name: "The edge's interface" }).waitFor();
     expect(complaints).toEqual([]);
-    await docs.close();
+  });
+
+  test("is shown in no other page's frame", async () => {
+    const outer = await browser.newPage();
+    await outer.goto(`${elsewhere}/outer`);
+    await outer.setContent(`<iframe src="${edge.url}/" onload="window.loaded = true"></iframe>`);
+    await outer.waitForFunction("window.loaded === true");
+    const [, frame] = outer.frames();
+    expect(frame?.url()).not.toBe(`${edge.url}/`);
+    expect(await frame?.locator("#app").count()).toBe(0);
   });
 });
 

@@ -31,6 +31,14 @@ describe("an installation that serves", () => {
     expect(started.output()).not.toContain("\u001B");
   });
 
+  test("has an inference that answers its edge and its trainer, and nobody who asks past them", async () => {
+    const response = await fetch(`http://127.0.0.1:${folder.portBase + 1}/v1/models`);
+    expect([response.status, await response.json()]).toEqual([
+      401,
+      { error: expect.objectContaining({ code: "invalid_api_key" }) },
+    ]);
+  });
+
   test("gives a key with which the openai package talks to the trained policy, and the call can be looked at", async () => {
     const key = await runCli(["token", "--agent", "flight", "--mode", "live", "--state-dir", folder.path]);
     expect(key).toMatchObject({ code: 0, stderr: "" });

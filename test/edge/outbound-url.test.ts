@@ -65,6 +65,23 @@ describe("outboundUrl", () => {
     }
   });
 
+  it("allows only what the operator lists, where there is a list", () => {
+    const listed = { ...away, bases: ["https://api.openai.com", "http://10.1.2.3:8000/v1"] };
+    expect(outboundUrl("https://api.openai.com/v1", listed)).toBe("https://api.openai.com/v1");
+    expect(outboundUrl("http://10.1.2.3:8000/v1/", listed)).toBe("http://10.1.2.3:8000/v1");
+    for (const text of [
+      "https://api.example.com/v1",
+      "http://api.openai.com/v1",
+      "https://api.openai.com:8443/v1",
+      "https://api.openai.com.example.com/v1",
+      "http://10.1.2.3:8000/v10",
+      "http://10.1.2.3:8000/v1/../admin",
+      "http://10.1.2.3/v1",
+    ]) {
+      expect(() => outboundUrl(text, listed)).toThrow("UPSTREAM_BASES");
+    }
+  });
+
   it("allows a query where an address is called as it is", () => {
     expect(outboundUrl("https://a.example.com/run?code=1", { ...away, query: true })).toBe(
       "https://a.example.com/run?code=1",

@@ -36,6 +36,7 @@ describe("wrangler deploy --dry-run", () => {
       "DISPATCHER",
       "ROLLOUTS",
       "AGENT_FLIGHT",
+      "EVAL_SQL",
       "ASSETS",
       "STORE_URL",
       "INFERENCE_URL",
@@ -46,15 +47,12 @@ describe("wrangler deploy --dry-run", () => {
     }
   }, 60_000);
 
-  it("takes the flight agent", async () => {
-    expect(await dryRun("edge/agents/flight/wrangler.jsonc")).toContain("--dry-run: exiting now.");
-  }, 60_000);
+  const others = ["edge/agents/flight/wrangler.jsonc", "edge/evaluators/sql/wrangler.jsonc"];
 
-  it.each(["edge/wrangler.jsonc", "edge/agents/flight/wrangler.jsonc"])(
-    "%s runs on the same date as here",
-    async (file) => {
-      const text = await readFile(join(ROOT, file), "utf8");
-      expect(/"compatibility_date": "([^"]+)"/.exec(text)?.[1]).toBe(COMPATIBILITY_DATE);
-    },
-  );
+  it.each(others)("takes %s", async (file) => expect(await dryRun(file)).toContain("--dry-run: exiting now."), 60_000);
+
+  it.each(["edge/wrangler.jsonc", ...others])("%s runs on the same date as here", async (file) => {
+    const text = await readFile(join(ROOT, file), "utf8");
+    expect(/"compatibility_date": "([^"]+)"/.exec(text)?.[1]).toBe(COMPATIBILITY_DATE);
+  });
 });

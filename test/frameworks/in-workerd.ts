@@ -2,7 +2,7 @@ import { builtinModules } from "node:module";
 import { fileURLToPath } from "node:url";
 import { build, type Plugin } from "esbuild";
 import { convertV4MiniflareOptions, Log, LogLevel, Miniflare } from "miniflare";
-import type { Framework } from "./framework.ts";
+import type { Framework, FrameworkRun } from "./framework.ts";
 
 /** The frameworks of one module of agents/, run by a Worker that is started when the first of them is. */
 export interface WorkerFrameworks {
@@ -13,19 +13,27 @@ export interface WorkerFrameworks {
 /** @param module its name in agents/, without the ending */
 export function inWorkerd(module: string, frameworks: readonly Framework[]): WorkerFrameworks {
   let worker: Promise<Miniflare> | undefined;
+
+  async function ask(asked: Asked): Promise<Outcome> {
+    worker ??= start(module);
+    const url = await (await worker).ready;
+    const response = await fetch(url, { method: "POST", body: JSON.stringify(asked) });
+    if (!response.ok) throw new Error(await response.text());
+    return (await response.json()) as Outcome;
+  }
+
   return {
-    frameworks: frameworks.map(({ name, dialect }, at) => ({
+    frameworks: frameworks.map(({ name, dialect, structured }, at) => ({
       name: `${name} in workerd`,
       dialect,
       async run({ calculator, ...run }) {
-        worker ??= start(module);
-        const url = await (await worker).ready;
-        const response = await fetch(url, { method: "POST", body: JSON.stringify({ at, run }) });
-        if (!response.ok) throw new Error(await response.text());
-        const { text, inputs } = (await response.json()) as Outcome;
+        const { answer, inputs } = await ask({ at, does: "run", run });
         for (const input of inputs) calculator(input);
-        return text;
+        return String(answer);
       },
+      ...(structured === undefined
+        ? {}
+        : { structured: async (run) => (await ask({ at, does: "structured", run })).answer }),
     })),
     async stop() {
       await (await worker)?.dispose();
@@ -33,8 +41,15 @@ export function inWorkerd(module: string, frameworks: readonly Framework[]): Wor
   };
 }
 
+interface Asked {
+  /** Of the module's frameworks. */
+  readonly at: number;
+  readonly does: "run" | "structured";
+  readonly run: Omit<FrameworkRun, "calculator">;
+}
+
 interface Outcome {
-  readonly text: string;
+  readonly answer: unknown;
   /** What its calculator was called with. */
   readonly inputs: readonly { readonly a: number; readonly b: number }[];
 }
@@ -50,10 +65,11 @@ async function start(module: string): Promise<Miniflare> {
         export default {
           async fetch(request) {
             try {
-              const { at, run } = await request.json();
+              const { at, does, run } = await request.json();
               const inputs = [];
               const calculator = (input) => (inputs.push(input), input.a + input.b);
-              return Response.json({ text: await frameworks[at].run({ ...run, calculator }), inputs });
+              const answer = await frameworks[at][does]({ ...run, calculator });
+              return Response.json({ answer, inputs });
             } catch (thrown) {
               return new Response(String(thrown?.stack ?? thrown), { status: 500 });
             }

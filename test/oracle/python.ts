@@ -22,6 +22,11 @@ export function findPython(): string | null {
   return null;
 }
 
+/** Whether a Python has a module that only some oracles need. */
+export function hasModule(python: string, name: string): boolean {
+  return spawnSync(python, ["-c", `import ${name}`], { env: ENVIRONMENT }).status === 0;
+}
+
 /** Runs a script of this folder and returns what it printed. */
 export function runOracle(python: string, script: string, args: readonly string[], input = ""): string {
   return execFileSync(python, [join(HERE, script), ...args], {

@@ -2,7 +2,9 @@ import { connect } from "node:net";
 import { gzipSync } from "node:zlib";
 import { sql } from "drizzle-orm";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { SHA256, startTestEdge, type TestEdge } from "../support/edge.ts";
+import { ROUTES } from "#shared/routes.ts";
+import { startTestEdge, type TestEdge } from "../support/edge.ts";
+import { GOOD_BODIES, nameOf, routesOf } from "./routes.ts";
 import { ask, HEALTHY, healthOf, expectNoCrash, expectOf, expectRefusal, raw, statusesOf } from "./support.ts";
 
 /** Bodies that are too large, too deep, too slow, or not what they say they are. */
@@ -27,45 +29,9 @@ beforeAll(async () => {
 });
 afterAll(() => edge.stop());
 
+/** What the routes under test are sent, unless a test sends something else. */
 const CHAT = { model: "any", messages: [{ role: "user", content: "hi" }] };
 
-/** Every route that takes JSON, with a body that it takes. */
-const ROUTES: Readonly<Record<string, unknown>> = {
-  "POST /v1/chat/completions": CHAT,
-  "POST /v1/completions": { model: "any", prompt: "hi" },
-  "POST /v1/responses": { model: "any", input: "hi" },
-  "POST /v1/messages": { model: "any", max_tokens: 5, messages: [{ role: "user", content: "hi" }] },
-  "POST /v1/embeddings": { model: "any", input: "hi" },
-  "POST /v1/tokens": { scopes: ["read"] },
-  "POST /v1/tokens/revoke": { jti: "nobody", expires_at: 1 },
-  "POST /v1/tasks": { tasks: [{ id: "t", agent: "flight", split: "train", input: {}, judge: null }] },
-  "POST /v1/rollouts": { rollouts: [{ id: "r", task_id: "t", agent: "flight", mode: "train" }] },
-  "POST /v1/rollouts/ro_1/finish": { result: "x" },
-  "POST /v1/rollouts/ro_1/tool-results": { tool_call_id: "c", tool: "t", succeeded: true },
-  "POST /v1/rollouts/drop": { ids: ["ro_1"], reason: "stale" },
-  "POST /v1/rewards": { rollout_id: "ro_1", name: "x", value: 1 },
-  "POST /v1/rewards/recompute": { run_id: "r" },
-  "POST /v1/feedback": { rollout_id: "ro_1", value: 1 },
-  "POST /v1/policies": { name: "p", artifact: "a", sha256: SHA256 },
-  "POST /v1/policies/p/route": { version: 0 },
-  "POST /v1/runs": { id: "r", policy: "p", agent: "a", config: {} },
-  "POST /v1/runs/r/metrics": { points: [{ step: 0, name: "n", value: 1 }] },
-  "POST /v1/batches/claim": { batch_id: "b", run_id: "r", policy: "p", step: 0, groups: 1 },
-  "POST /v1/batches/b/abandon": { reason: "stale" },
-  "PUT /v1/agents/bodies": { policy: "flight" },
-  "POST /v1/agents/bodies/models": { models: { m: "policy:flight" } },
-  "PUT /v1/providers/bodies": { base_url: "https://example.com/v1" },
-  "PUT /v1/prices": { model: "m", prompt_per_million: 1, completion_per_million: 1 },
-  "PATCH /v1/tenant": { retention_days: 30 },
-  "POST /v1/keys": { scope: "read" },
-  "POST /v1/traces": { resourceSpans: [] },
-  "POST /v1/logs": { resourceLogs: [] },
-  "POST /api/rollouts": [{ input: {} }],
-  "POST /api/rollouts/agl-1/attempt/0/events": { event_type: "x", data: {} },
-  "PATCH /api/rollouts/agl-1": { status: { state: "running" } },
-  "POST /api/models": [{ model: "m", endpoint: "https://example.com" }],
-  "POST /proxy/pause": {},
-};
 const LLM = new Set(
   ["chat/completions", "completions", "responses", "messages", "embeddings"].map((path) => `POST /v1/${path}`),
 );
@@ -78,6 +44,11 @@ function send(path: string, body: unknown, headers: Readonly<Record<string, stri
   const route = `POST ${path}`;
   return ask(edge, route, { token: tokenFor(route), body, headers });
 }
+
+test("every route that may have a body is tried", () => {
+  const withBody = ROUTES.filter(({ method }) => method !== "GET" && method !== "DELETE").map(nameOf);
+  expect(routesOf(Object.keys(GOOD_BODIES))).toEqual(new Set(withBody));
+});
 
 describe("a body that is too large", () => {
   test("is refused by its declared length before it is sent", async () => {
@@ -206,7 +177,7 @@ describe("JSON that is", () => {
     "%s is taken or refused on every route, and changes nothing else",
     { timeout: 60_000 },
     async (_what, texts) => {
-      for (const [route, body] of Object.entries(ROUTES)) {
+      for (const [route, body] of Object.entries(GOOD_BODIES)) {
         const bodies = texts.flatMap((text) => [...spoiled(body, text)]);
         await Promise.all(
           bodies.map(async (text) => {
@@ -221,7 +192,7 @@ describe("JSON that is", () => {
   );
 
   test("keyed by a prototype's name is refused or kept to itself, on every route", async () => {
-    for (const [route, body] of Object.entries(ROUTES)) {
+    for (const [route, body] of Object.entries(GOOD_BODIES)) {
       const fields = JSON.stringify(body)
         .replace(/^\[?\{/, "")
         .replace(/\}\]?$/, "");
@@ -261,7 +232,7 @@ describe("JSON that is", () => {
       Buffer.from("<?xml version='1.0'?><!DOCTYPE x [<!ENTITY y SYSTEM 'file:///etc/passwd'>]><x>&y;</x>"),
       Buffer.from("model=x&messages=y"),
     ];
-    for (const route of Object.keys(ROUTES)) {
+    for (const route of Object.keys(GOOD_BODIES)) {
       for (const body of bytes) {
         const answer = await ask(edge, route, { token: tokenFor(route), body });
         // An absent body is {} where a route's fields all have defaults.
@@ -292,7 +263,7 @@ describe("JSON that is", () => {
       "application/octet-stream",
       "x".repeat(4000),
     ]) {
-      for (const [route, body] of Object.entries(ROUTES)) {
+      for (const [route, body] of Object.entries(GOOD_BODIES)) {
         const headers = { "content-type": type };
         const answer = await ask(edge, route, { token: tokenFor(route), body: JSON.stringify(body), headers });
         expectOf(answer.status, `${type.slice(0, 60)} ${route}: ${answer.text}`).toBeLessThan(500);

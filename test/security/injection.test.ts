@@ -79,7 +79,7 @@ describe("SQL in a text", () => {
     for (const table of ["tasks", "runs"]) {
       expect(await kept(`select id as text from ${table} where id <> 'r' order by rowid`)).toEqual(SQL);
     }
-    expect((await kept("select model as text from prices")).sort()).toEqual(SQL.toSorted());
+    expect(new Set(await kept("select model as text from prices"))).toEqual(new Set(SQL));
   });
 
   test("does nothing where a text is only looked for, and finds nothing", async () => {

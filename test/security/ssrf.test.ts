@@ -131,47 +131,50 @@ describe("an address", () => {
       "https://localhost.example.com/",
       "https://xn--bcher-kva.example/",
     ]) {
-      expect(outboundUrl(url, base), url).toBe(url.replace(/\/$/, ""));
+      expect(outboundUrl(url, base)).toBe(url.replace(/\/$/, ""));
     }
   });
 
   test.each([false, true])("that is private is refused, an edge on one machine (%s) or not", (local) => {
-    for (const host of PRIVATE_HOSTS) {
-      for (const scheme of ["https", "http"]) refusedUrl(`${scheme}://${host}/v1`, local);
-      refusedUrl(`https://${host}:8443/v1`, local);
-    }
+    const urls = PRIVATE_HOSTS.flatMap((host) => [
+      `https://${host}/v1`,
+      `http://${host}/v1`,
+      `https://${host}:8443/v1`,
+    ]);
+    expect(takenOf(urls, local)).toEqual([]);
   });
 
   test("that is this machine is refused, but for an edge on one machine by the usual names", () => {
-    for (const host of LOOPBACK_HOSTS) {
-      for (const scheme of ["https", "http"]) refusedUrl(`${scheme}://${host}:8080/v1`, false);
-    }
+    const urls = LOOPBACK_HOSTS.flatMap((host) => [`https://${host}:8080/v1`, `http://${host}:8080/v1`]);
+    expect(takenOf(urls, false)).toEqual([]);
     for (const host of ["127.0.0.1", "localhost", "[::1]", "LOCALHOST"]) {
       expect(outboundUrl(`http://${host}:8080/v1`, { ...base, local: true })).toBe(
         `http://${host.toLowerCase()}:8080/v1`,
       );
     }
-    refusedUrl("http://127.0.0.2/", true);
-    refusedUrl("http://127.0.0.1.example.com/", true);
+    expect(takenOf(["http://127.0.0.2/", "http://127.0.0.1.example.com/"], true)).toEqual([]);
   });
 
   test("of another form is refused, and what is secret in it is not repeated", () => {
-    for (const url of ODD) refusedUrl(url, false);
+    expect(takenOf(ODD, false)).toEqual([]);
   });
 });
 
-function refusedUrl(url: string, local: boolean): void {
-  let thrown: unknown;
-  let taken: string | undefined;
-  try {
-    taken = outboundUrl(url, { what: "the address", local });
-  } catch (error) {
-    thrown = error;
-  }
-  expect({ url, local, taken }).toEqual({ url, local, taken: undefined });
-  expect(thrown).toBeInstanceOf(FulgurError);
-  expect(thrown).toMatchObject({ code: "ERR_INVALID_REQUEST" });
-  expect((thrown as Error).message).not.toContain("secret-word");
+/** Those of the addresses that are taken; each of the others is refused for a reason that repeats no secret. */
+function takenOf(urls: readonly string[], local: boolean): string[] {
+  return urls.filter((url) => {
+    try {
+      outboundUrl(url, { what: "the address", local });
+      return true;
+    } catch (thrown) {
+      expect(thrown).toBeInstanceOf(FulgurError);
+      expect(thrown).toMatchObject({
+        code: "ERR_INVALID_REQUEST",
+        message: expect.not.stringContaining("secret-word") as string,
+      });
+      return false;
+    }
+  });
 }
 
 describe("the edge", () => {

@@ -1,8 +1,11 @@
 import { sql } from "drizzle-orm";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { newId } from "#shared/ids.ts";
+import { ROUTES } from "#shared/routes.ts";
 import { putTenant } from "#shared/store/tenants.ts";
+import type { Scope } from "#shared/words.ts";
 import { SHA256, startTestEdge, type TestEdge } from "../support/edge.ts";
+import { GOOD_BODIES, nameOf, routesOf, specOf } from "./routes.ts";
 import { ask, chat, expectNoCrash, expectOf, expectRefusal } from "./support.ts";
 
 /**
@@ -265,6 +268,7 @@ const attacks = (): readonly Attack[] => {
       stranger: 200,
       changes: false,
     },
+    { route: "PUT /v1/agents/secret-agent", body: { policy: "flight", alpha: 0.25 }, stranger: 200 },
     { route: "POST /v1/agents/secret-agent/models", body: { models: { m: "policy:flight" } }, stranger: 200 },
     { route: "DELETE /v1/agents/secret-agent", stranger: 200 },
     { route: "DELETE /v1/agents/secret-agent", stranger: 404, owner: 404, changes: false },
@@ -282,6 +286,12 @@ const attacks = (): readonly Attack[] => {
     { route: "POST /v1/rollouts/drop", body: { ids: [open], reason: "stale" }, stranger: 200, changes: false },
     { route: `POST /v1/rollouts/${live}/finish`, body: { result: "theirs", reward: -1 }, stranger: 404 },
     { route: "POST /v1/rollouts/drop", body: { ids: [live], reason: "stale" }, stranger: 200 },
+    { route: "POST /api/rollouts/status", body: [agl], stranger: 404, changes: false },
+    {
+      route: `POST /proxy/rollout/${agl}/attempt/0/mode/train/openai/v1/chat/completions`,
+      body: { model: "flight@0", messages: [{ role: "user", content: "hi" }] },
+      stranger: 404,
+    },
     { route: `PATCH /api/rollouts/${agl}`, body: { status: { state: "running" } }, stranger: 404 },
     {
       route: `POST /api/rollouts/${agl}/attempt/0/events`,
@@ -309,6 +319,30 @@ const attacks = (): readonly Attack[] => {
   ];
   return [...reading, ...writing.map((attack) => ({ changes: true, ...attack }))];
 };
+
+/** Routes that take no id and give nothing of a tenant, and those that have a test of their own below. */
+const ELSEWHERE: Readonly<Record<string, string>> = {
+  "GET /healthz": "nobody's",
+  "GET /.well-known/jwks.json": "nobody's",
+  "GET /metrics": "nobody's",
+  "GET /v1/session": "reads the first tenant on one machine, and is refused anywhere else (paths.test.ts)",
+  "GET /openapi.json": "nobody's",
+  "GET /docs": "nobody's",
+  "POST /v1/tokens": "a stranger's LLM calls",
+  "POST /v1/tokens/revoke": "a stranger's LLM calls",
+  "POST /v1/keys": "makes something new of one's own",
+  "POST /v1/chat/completions": "a stranger's LLM calls",
+  "POST /v1/completions": "a stranger's LLM calls",
+  "POST /v1/responses": "a stranger's LLM calls",
+  "POST /v1/messages": "a stranger's LLM calls",
+  "POST /v1/embeddings": "a stranger's LLM calls",
+};
+
+test("every route is attacked, or is said why not", () => {
+  const attacked = routesOf(attacks().map(({ route }) => route));
+  expect(new Set([...attacked, ...Object.keys(ELSEWHERE)])).toEqual(new Set(ROUTES.map(nameOf)));
+  expect(Object.keys(ELSEWHERE).filter((route) => attacked.has(route))).toEqual([]);
+});
 
 test("nothing of a tenant is read or changed with its ids by another", { timeout: 90_000 }, async () => {
   for (const { route, body, stranger, changes = false, owner = 200 } of attacks()) {
@@ -407,3 +441,64 @@ describe("a stranger's LLM calls", () => {
     expect(victimRollout.id).toBe(ids.live);
   });
 });
+
+describe("without the right scope", () => {
+  const SCOPED = ROUTES.filter(({ scopes }) => !scopes.includes("–"));
+  const CALLS = [
+    ...Object.keys(GOOD_BODIES),
+    ...ROUTES.filter(({ method }) => method === "GET" || method === "DELETE").map(
+      ({ method, path }) => `${method} ${path.replaceAll(/:\w+/g, "nobodys")}`,
+    ),
+  ];
+  /** What each scope may besides what it is named for. */
+  const HOLDS: Readonly<Record<string, readonly Scope[]>> = {
+    rollout: ["call"],
+    agent: ["agent"],
+    trainer: ["trainer"],
+    read: ["read"],
+    admin: ["admin"],
+  };
+  const allowed = (scopes: readonly string[]): readonly Scope[] => [
+    "admin",
+    ...scopes.flatMap((scope) => HOLDS[scope] ?? []),
+  ];
+
+  test("every route is tried", () => {
+    const tried = routesOf(CALLS);
+    expect(SCOPED.map(nameOf).filter((route) => !tried.has(route))).toEqual([]);
+  });
+
+  test("every route refuses: no token with 401, a token of any other scope with 403", { timeout: 60_000 }, async () => {
+    const scopes = ["read", "trainer", "agent", "call", "inference"] as const;
+    const tokens = new Map<Scope, string>();
+    for (const scope of scopes) tokens.set(scope, await edge.mint({ scopes: [scope] }));
+    await own("POST /api/rollouts", [{ rollout_id: "agl-1", input: {} }]);
+    let refused = 0;
+    for (const call of CALLS) {
+      const spec = specOf(call);
+      if (spec === undefined || spec.scopes.includes("–")) continue;
+      const body = GOOD_BODIES[call];
+      const open = await ask(edge, call, { body });
+      expect.soft([call, open.status], open.text).toEqual([call, 401]);
+      const may = allowed(spec.scopes);
+      for (const [scope, token] of tokens) {
+        if (may.includes(scope) || MORE[`${nameOf(spec)} ${scope}`] !== undefined) continue;
+        const answer = await ask(edge, call, { token, body });
+        expect.soft([call, scope, answer.status], answer.text).toEqual([call, scope, 403]);
+        refused++;
+      }
+    }
+    expect(refused).toBeGreaterThan(100);
+  });
+});
+
+/** Where a scope is not refused with 403 though its route does not name it, and why. */
+const MORE: Readonly<Record<string, string>> = {
+  "POST /api/rollouts/:id/attempt/:attempt/events agent": "agents tell what they do",
+  "POST /proxy/rollout/:id/attempt/:attempt/mode/:mode/openai/v1/:path{.+} agent":
+    "agents call with a key of their own",
+  "GET /v1/models read": "names alone, to whoever has a token of the tenant",
+  "GET /v1/models inference": "names alone, to whoever has a token of the tenant",
+  "GET /v1/models/:id read": "names alone, to whoever has a token of the tenant",
+  "GET /v1/models/:id inference": "names alone, to whoever has a token of the tenant",
+};

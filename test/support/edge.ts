@@ -34,16 +34,21 @@ export interface TestEdgeOptions {
   readonly answer?: MockAnswer;
   readonly agents?: EdgeHostConfig["agents"];
   readonly agentEntries?: Readonly<Record<string, string>>;
+  /** Service binding → entry. */
+  readonly evaluatorEntries?: Readonly<Record<string, string>>;
   /** In place of the mock. */
   readonly inferenceUrl?: string;
+  /** Where the store's and the edge's folders are made, in place of the system's own for such things. */
+  readonly storeParent?: string;
+  readonly stateParent?: string;
 }
 
 export const SHA256 = "0".repeat(64);
 
 /** Starts it with policy `flight` registered, version 0 routed. */
 export async function startTestEdge(options: TestEdgeOptions = {}): Promise<TestEdge> {
-  const folder = await mkdtemp(join(tmpdir(), "fulgur-edge-"));
-  const store = await startTestStore();
+  const folder = await mkdtemp(join(options.stateParent ?? tmpdir(), "fulgur-edge-"));
+  const store = await startTestStore(options.storeParent);
   const inference = await startMockInference(options.answer);
   const keys: KeySet = { keys: [await newSigningKey()] };
   const start = (): ReturnType<typeof startEdge> =>
@@ -56,6 +61,7 @@ export async function startTestEdge(options: TestEdgeOptions = {}): Promise<Test
       vault_key: "v".repeat(43),
       agents: options.agents ?? { flight: FLIGHT_AGENT },
       agent_entries: { ...(options.agentEntries ?? { flight: join(import.meta.dirname, "idle-agent.ts") }) },
+      evaluator_entries: { ...options.evaluatorEntries },
       sweep_interval_ms: 0,
     });
   let running = await start();

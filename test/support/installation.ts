@@ -117,7 +117,7 @@ function startCli(args: readonly string[], portBase: number): Started {
 }
 
 /** Three neighbouring ports that are free now. */
-async function freePortBase(): Promise<number> {
+export async function freePortBase(): Promise<number> {
   for (;;) {
     const base = 20_000 + Math.floor(Math.random() * 10_000);
     const free = await Promise.all([base, base + 1, base + 2].map(isFree));

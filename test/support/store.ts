@@ -25,8 +25,8 @@ export interface TestStore {
 }
 
 /** A real libSQL server with the schema, in a temporary folder, on a free port. */
-export async function startTestStore(): Promise<TestStore> {
-  const folder = await mkdtemp(join(tmpdir(), "fulgur-store-"));
+export async function startTestStore(parent = tmpdir()): Promise<TestStore> {
+  const folder = await mkdtemp(join(parent, "fulgur-store-"));
   const { store: keys } = await ensureKeys(join(folder, "keys"));
   const port = await freePort();
   const start = (): Promise<RunningStore> =>

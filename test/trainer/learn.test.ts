@@ -2,6 +2,8 @@ import { describe, expect, it } from "vitest";
 import { sift } from "../../trainer/batch/sift.ts";
 import type { Cotangent, Sample } from "../../trainer/engine/contract.ts";
 import { learn, type LearnOptions } from "../../trainer/learn.ts";
+import { advantageSchema } from "../../trainer/advantage/advantage.ts";
+import { PRESETS } from "../../trainer/algorithm.ts";
 import { lossSchema } from "../../trainer/loss/loss.ts";
 import type { RolloutRecord } from "../../trainer/records.ts";
 
@@ -132,5 +134,86 @@ describe("learn", () => {
     // −A/4 from the surrogate and 0.4·(1 − 2)/4 from the KL term.
     expect(engine.pulled[0]?.d[1]).toBeCloseTo(-0.125 - 0.1, 6);
     expect(engine.pulled[0]?.dEntropy?.[1]).toBeCloseTo(-0.1 / 4, 7);
+  });
+
+  it("takes the KL divergence off the advantages before it normalises them over the batch", async () => {
+    const engine = noting(-1);
+    // The policy is twice as likely as the reference to say everything: k1 is ln 2 on each of the four tokens.
+    const reference = noting(-1 - Math.LN2);
+    const given = { type: "ppo-clip", klCoefficient: 1, klEstimator: "k1", klPlace: "reward" };
+    const loss = lossSchema.parse(given);
+    const report = await learn(groups(), options(engine, { reference, loss }));
+    // Advantages ±1/2 less ln 2, over 4 action tokens, and nothing of the KL term in the loss itself.
+    const wanted = [0.5, -0.5, 0.5, -0.5].map((advantage) => -(advantage - Math.LN2) / 4);
+    engine.pulled.forEach(({ d }, at) => expect(d[1]).toBeCloseTo(wanted[at] ?? NaN, 6));
+    expect(report.kl_reference).toBeCloseTo(Math.LN2 - 0.5, 6);
+
+    const normal = noting(-1);
+    const advantage = advantageSchema.parse({ type: "batch-mean-std", epsilon: 0 });
+    await learn(groups(), options(normal, { reference: noting(-1 - Math.LN2), loss, advantage }));
+    // ±1/2 − ln 2 has mean −ln 2 and sample variance 1/3: ±√3/2, over 4.
+    normal.pulled.forEach(({ d }, at) => expect(d[1]).toBeCloseTo(((at % 2 === 0 ? -1 : 1) * Math.sqrt(3)) / 8, 6));
+  });
+
+  it("normalises over the whole batch, also where its updates see parts of it", async () => {
+    const engine = noting(-1);
+    const advantage = advantageSchema.parse({ type: "batch-mean-std", epsilon: 0 });
+    const [a, b] = groups();
+    if (a === undefined || b === undefined) throw new Error("no groups");
+    const raised = { ...b, rollouts: b.rollouts.map((each) => ({ ...each, advantages_T: Float64Array.of(3.5) })) };
+    await learn([a, raised], options(engine, { updates: 2, advantage }));
+    // 0.5, −0.5, 3.5, 3.5: mean 1.75, so that all of the second group is better than average.
+    const signs = engine.pulled.map(({ d }) => Math.sign(d[1] ?? NaN));
+    expect(signs).toEqual([1, 1, -1, -1]);
+  });
+
+  it("weighs a token the same in every update with batch-mean, and by its update's own tokens with token-mean", async () => {
+    const [a, b] = groups();
+    if (a === undefined || b === undefined) throw new Error("no groups");
+    const small = { ...b, rollouts: b.rollouts.slice(0, 1) };
+    const pulls = async (aggregation: string) => {
+      const engine = noting(-1);
+      const loss = lossSchema.parse({ type: "reinforce", aggregation });
+      await learn([a, small], options(engine, { updates: 2, loss }));
+      return engine.pulled.map(({ d }) => Math.abs(d[1] ?? NaN));
+    };
+    // Updates of 2 and 1 tokens, 1.5 on average; advantages ±1/2.
+    (await pulls("batch-mean")).forEach((pull) => expect(pull).toBeCloseTo(0.5 / 1.5, 6));
+    expect(await pulls("token-mean")).toEqual([0.25, 0.25, 0.5]);
+  });
+
+  it("pairs the rollouts of a group for a preference, and not those of others", async () => {
+    const engine = noting(-1);
+    const loss = lossSchema.parse({ type: "dpo", klCoefficient: 0.5 });
+    const report = await learn(groups(), options(engine, { reference: noting(-1), loss }));
+    expect(report.loss).toBeCloseTo(Math.LN2, 6);
+    // β·σ(0) over two pairs.
+    expect(engine.pulled.map(({ d }) => d[1])).toEqual([-0.125, 0.125, -0.125, 0.125]);
+  });
+
+  it("takes the answers of a row as sequences of their own", async () => {
+    const engine = noting(-1);
+    const loss = lossSchema.parse({ type: "reinforce", aggregation: "sequence-mean" });
+    const [group] = groups();
+    const [first] = group?.rollouts ?? [];
+    if (group === undefined || first === undefined) throw new Error("no rollout");
+    const row = {
+      tokens: Int32Array.of(1, 2, 3, 4, 5),
+      lossMask: Uint8Array.of(0, 1, 1, 0, 1),
+      behaviourLogprobs: Float32Array.of(0, -1, -1, 0, -1),
+      transitionOfToken: Int32Array.of(-1, 0, 0, -1, 1),
+    };
+    const two = { ...first, trajectory: { ...first.trajectory, rows: [row] }, advantages_T: Float64Array.of(1, -1) };
+    await learn([{ ...group, rollouts: [two] }], options(engine, { loss }));
+    // Two sequences: one of two tokens, one of one.
+    expect(engine.pulled[0]?.d).toEqual([0, -0.25, -0.25, 0, 0.5]);
+  });
+
+  it.each(Object.entries(PRESETS))("%s: pulls every good rollout up and every bad one down", async (_, algorithm) => {
+    const engine = noting(-1);
+    const { loss, advantage } = algorithm;
+    const report = await learn(groups(), options(engine, { reference: noting(-1), loss, advantage }));
+    expect(engine.pulled.map(({ d }) => Math.sign(d[1] ?? NaN))).toEqual([-1, 1, -1, 1]);
+    expect(Object.values(report).every(Number.isFinite)).toBe(true);
   });
 });

@@ -75,6 +75,16 @@ describe("trainRun", () => {
     expect(versions).toEqual([0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]);
   });
 
+  it("normalises advantages over the batch where the algorithm does, and keeps groups without a spread for it", async () => {
+    world.rewardOf = ({ at }) => (at % 4 < 2 ? 1 : 0);
+    await trainRun(world.deps(world.config({ steps: 1, evalTasks: 0, algorithm: "reinforce++" })));
+    const [step] = stepEvents(world);
+    // Credits of 1, 1, 0 and 0 would lose 0.5 on fresh samples; normalised they add up to nothing.
+    expect(step?.metrics["loss"]).toBeCloseTo(0, 9);
+    expect(step?.metrics["zero_spread_fraction"]).toBe(0);
+    expect(step?.metrics["rollouts"]).toBe(4);
+  });
+
   it("replaces groups without a spread, up to the bound, and counts them", async () => {
     // Of every four groups the first earns the same throughout.
     world.rewardOf = ({ at }) => (at % 8 < 2 ? 1 : at % 2);

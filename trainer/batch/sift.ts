@@ -96,7 +96,8 @@ function rewardsOf(
     const at = transitionOf(each, transitions, callOfTool);
     intermediate_T[at] = (intermediate_T[at] ?? 0) + each.value;
   }
-  return { total: reward, terminal: outcome?.terminal ?? reward, intermediate_T };
+  const responseTokens_T = transitions.map((transition) => transition.response.length);
+  return { total: reward, terminal: outcome?.terminal ?? reward, intermediate_T, responseTokens_T };
 }
 
 /** The transition that made the tool call; the last one for a reward that belongs to none that is trained. */

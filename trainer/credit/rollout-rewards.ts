@@ -6,4 +6,6 @@ export interface RolloutRewards {
   readonly terminal: number;
   /** [T]; what the tool calls of each transition earned. */
   readonly intermediate_T: readonly number[];
+  /** [T]; length of each transition's answer, where lengths are part of the reward. */
+  readonly responseTokens_T?: readonly number[];
 }

@@ -28,8 +28,6 @@ export interface AnswerOptions {
   readonly stop: readonly string[];
   /** How tool calls are written; null: all text is content. */
   readonly toolCalls: ToolCallFormat | null;
-  /** Text that the answer was made to begin with; it is part of the prompt's ids. */
-  readonly opening: string;
 }
 
 /** Reads one answer. */
@@ -49,7 +47,6 @@ export class AnswerReader {
     this.#calls = options.toolCalls?.start() ?? null;
     this.#longestStop = options.stop.reduce((longest, { length }) => Math.max(longest, length), 0);
     this.#held = "";
-    this.#calls?.push(options.opening);
   }
 
   /** A stop string ended the answer before its tokens did: nothing more of it is wanted. */

@@ -36,7 +36,7 @@ export async function answerChat(service: InferenceService, request: ChatRequest
   };
   const answerRequest: AnswerRequest = {
     lease,
-    promptIds: prompt.ids,
+    promptIds: prompt.plan.ids,
     sampling: samplingOf(request, randomSeed),
     adjustments: adjustmentsOf(request),
     form: prompt.form,
@@ -45,12 +45,11 @@ export async function answerChat(service: InferenceService, request: ChatRequest
     stopIds: stopIdsOf(service.model, request),
     topLogprobs: wantsLogprobs ? (request.top_logprobs ?? 0) : 0,
     toolCalls: prompt.toolCalls,
-    opening: prompt.opening,
     report: isStream ? "each" : "whole",
     preferredThread: prompt.plan.thread,
     signal: exchange.signal,
   };
-  const stream = isStream ? new ChatStream(service, request, exchange, head, prompt.ids) : null;
+  const stream = isStream ? new ChatStream(service, request, exchange, head, prompt.plan.ids) : null;
   const choices = Array.from({ length: request.n ?? 1 }, (): Choice => ({ turn: new Turn(), chunks: [] }));
   const summaries = await answerChoices(service, answerRequest, choices.length, (index, chunk) => {
     const choice = choices[index];
@@ -64,14 +63,14 @@ export async function answerChat(service: InferenceService, request: ChatRequest
   for (const [index, { thread }] of summaries.entries()) {
     service.continuation?.remember({
       conversation: prompt.plan.conversation,
-      promptIds: prompt.ids,
+      promptIds: prompt.plan.ids,
       responseIds: sampled[index] ?? [],
       message: choices[index]?.turn.message() ?? { role: "assistant", content: "" },
       thread,
     });
   }
   // The prompt counts once, however many answers it has.
-  const usage = usageOf(prompt.ids.length, sampled.flat().length, summaries[0]?.cachedTokens ?? 0);
+  const usage = usageOf(prompt.plan.ids.length, sampled.flat().length, summaries[0]?.cachedTokens ?? 0);
   if (stream !== null) {
     stream.end(usage);
     return;
@@ -86,7 +85,7 @@ export async function answerChat(service: InferenceService, request: ChatRequest
       ...(request.return_token_ids === true ? { token_ids: sampled[index] } : {}),
     })),
     usage,
-    ...(request.return_token_ids === true ? { prompt_token_ids: Array.from(prompt.ids) } : {}),
+    ...(request.return_token_ids === true ? { prompt_token_ids: Array.from(prompt.plan.ids) } : {}),
   });
 }
 
@@ -103,9 +102,6 @@ export function randomSeed(): number {
 
 interface ChatPrompt {
   readonly plan: PromptPlan;
-  /** The plan's ids, and those of the opening that the answer is made to begin with. */
-  readonly ids: Int32Array;
-  readonly opening: string;
   readonly form: AnswerForm | null;
   readonly toolCalls: ToolCallFormat | null;
 }
@@ -140,17 +136,12 @@ function planChat(service: InferenceService, request: ChatRequest): ChatPrompt {
   const callable =
     choice === "none" ? [] : tools.filter(({ function: { name } }) => forced === null || name === forced);
   const form = formOf(request.response_format, callable, { toolCalls: model.toolCalls, mustCall });
-  const opening = mustCall && form === null ? model.toolCalls.forcedStart(forced) : "";
-  const openingIds = model.tokenizer.encode(opening);
-  const ids = new Int32Array(plan.ids.length + openingIds.length);
-  ids.set(plan.ids);
-  ids.set(openingIds, plan.ids.length);
-  return { plan, ids, opening, form, toolCalls: choice === "none" ? null : model.toolCalls };
+  return { plan, form, toolCalls: choice === "none" ? null : model.toolCalls };
 }
 
 /**
- * What the answer must be like: a call where one is forced of strict tools, else the response's format, which a call of
- * a tool may stand in for.
+ * What the answer must be like: a call where one is forced, else the response's format, which a call of a tool may stand
+ * in for. Arguments of a strict tool fit its schema; those of another are an object.
  */
 function formOf(
   format: ChatRequest["response_format"],
@@ -163,10 +154,7 @@ function formOf(
       strict === true ? { type: "schema", schema: parameters ?? { type: "object" } } : ANY_OBJECT;
     return { type: "sequence", parts: [{ type: "text", text: before }, args, { type: "text", text: after }] };
   });
-  if (mustCall) {
-    const isStrict = tools.some(({ function: { strict } }) => strict === true);
-    return isStrict ? { type: "choice", options: calls } : null;
-  }
+  if (mustCall) return { type: "choice", options: calls };
   if (format?.type === "json_object") return { type: "choice", options: [ANY_OBJECT, ...calls] };
   if (format?.type !== "json_schema") return null;
   return { type: "choice", options: [{ type: "schema", schema: format.json_schema.schema }, ...calls] };

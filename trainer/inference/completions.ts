@@ -48,7 +48,6 @@ export async function answerCompletion(
       stopIds: stopIdsOf(service.model, request),
       topLogprobs: request.logprobs ?? 0,
       toolCalls: null,
-      opening: "",
       report: isStream ? "each" : "whole",
       preferredThread: null,
       signal: exchange.signal,

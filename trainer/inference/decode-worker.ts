@@ -198,8 +198,12 @@ async function obey(command: QueuedCommand): Promise<void> {
         send({ type: "failed", ids: [request.id], message: `Version ${version} is not loaded` });
         return;
       }
-      progress.set(request.id, new Progress(version, report));
-      decoder.submit(request, form === null ? null : matcherOf(form, request.stopIds));
+      try {
+        decoder.submit(request, form === null ? null : matcherOf(form, request.stopIds));
+        progress.set(request.id, new Progress(version, report));
+      } catch (error) {
+        send({ type: "failed", ids: [request.id], message: messageOf(error) });
+      }
       return;
     }
     case "cancel": {

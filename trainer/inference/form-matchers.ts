@@ -23,8 +23,7 @@ export class FormMatchers {
    * @throws FulgurError ERR_INVALID_REQUEST when the form is not supported, or no token can begin it
    */
   matcher(form: AnswerForm, stopIds: readonly number[]): TokenMatcher {
-    const key = JSON.stringify(form);
-    const grammar = this.#grammars.get(key) ?? new TokenGrammar(new Grammar(formGrammar(form)), this.#vocabulary);
+    const { key, grammar } = this.#compiled(form);
     const matcher = grammar.matcher(stopIds);
     if (matcher.allowed().length === 0) {
       throw new FulgurError("ERR_INVALID_REQUEST", "response_format: no text that this model can write has this form.");
@@ -34,5 +33,17 @@ export class FormMatchers {
     if (this.#grammars.size > MAX_FORMS)
       for (const oldest of this.#grammars.keys().take(1)) this.#grammars.delete(oldest);
     return matcher;
+  }
+
+  #compiled(form: AnswerForm): { readonly key: string; readonly grammar: TokenGrammar } {
+    try {
+      const key = JSON.stringify(form);
+      const known = this.#grammars.get(key);
+      return { key, grammar: known ?? new TokenGrammar(new Grammar(formGrammar(form)), this.#vocabulary) };
+    } catch (cause) {
+      // Depth is unbounded where a schema holds plain values, such as those of an enum.
+      if (!(cause instanceof RangeError)) throw cause;
+      throw new FulgurError("ERR_INVALID_REQUEST", "response_format: the schema is nested too deeply.", { cause });
+    }
   }
 }

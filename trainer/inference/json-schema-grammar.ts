@@ -81,11 +81,22 @@ const LARGEST_INTEGER = 10 ** INTEGER_DIGITS - 1;
 const MAX_DEPTH = 200;
 /** Ranges of up to so many integers are written out. */
 const MAX_LISTED = 1024;
+/** Repetitions are written out too: a few bytes of a schema must not take all the memory. */
+const MAX_PARTS = 100_000;
+/** What a value may be is said by one of these, or by the words about its type. */
+const WHOLE_KEYS = ["$ref", "const", "enum", "anyOf", "oneOf", "allOf"] as const;
+/** Words about a type; beside those of WHOLE_KEYS they would have to hold as well, which a grammar cannot say. */
+const TYPE_KEYS = [
+  ...["properties", "required", "additionalProperties", "items", "minItems", "maxItems", "minLength", "maxLength"],
+  ...["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"],
+];
 
 class SchemaCompiler {
   readonly #root: unknown;
   /** By pointer: the target of a reference, which may be reached again on the way to itself. */
   readonly #targets = new Map<string, GrammarNode>();
+  #depth = 0;
+  #parts = 0;
 
   constructor(root: unknown) {
     this.#root = root;
@@ -94,7 +105,14 @@ class SchemaCompiler {
   /** @param path where the schema is, for messages */
   compile(given: unknown, path: string): GrammarNode {
     if (given === undefined || given === true) return anyValue;
-    if (path.split("/").length > MAX_DEPTH) throw refusal(path.slice(0, 100), `is nested deeper than ${MAX_DEPTH}`);
+    if (this.#depth >= MAX_DEPTH) throw refusal(path.slice(0, 100), `is nested deeper than ${MAX_DEPTH}`);
+    this.#depth++;
+    const node = this.#compile(given, path);
+    this.#depth--;
+    return node;
+  }
+
+  #compile(given: unknown, path: string): GrammarNode {
     const parsed = schemaObject.safeParse(given);
     if (!parsed.success) {
       const [issue] = parsed.error.issues;
@@ -102,16 +120,23 @@ class SchemaCompiler {
       throw refusal(path, `${keys ?? ""} is not supported or not valid (${issue?.message ?? ""})`);
     }
     const schema = parsed.data;
-    if (schema.$ref !== undefined) return this.#reference(schema.$ref, path);
-    if (schema.const !== undefined) return literal(JSON.stringify(schema.const));
-    if (schema.enum !== undefined) return choice(...schema.enum.map((value) => literal(JSON.stringify(value))));
-    const alternatives = schema.anyOf ?? schema.oneOf ?? schema.allOf;
-    if (alternatives !== undefined) {
-      if (schema.type !== undefined && schema.properties !== undefined) {
-        throw refusal(path, "properties beside anyOf, oneOf or allOf are not supported");
-      }
-      return choice(...alternatives.map((each, i) => this.compile(each, `${path}/${i}`)));
+    const [whole, ...others] = WHOLE_KEYS.filter((key) => schema[key] !== undefined);
+    if (whole !== undefined) {
+      const beside = others[0] ?? TYPE_KEYS.find((key) => key in schema);
+      if (beside !== undefined) throw refusal(path, `${beside} beside ${whole} is not supported`);
     }
+    if (schema.const !== undefined || schema.enum !== undefined) {
+      const values = (schema.enum ?? [schema.const]).filter((value) => isOfType(value, schema.type));
+      if (values.length === 0) throw refusal(path, `no value of ${whole} is of its type`);
+      return choice(...values.map((value) => literal(JSON.stringify(value))));
+    }
+    if (whole !== undefined && schema.type !== undefined) {
+      throw refusal(path, `type beside ${whole} is not supported; give it to each of them`);
+    }
+    if (schema.$ref !== undefined) return this.#reference(schema.$ref, path);
+    // A value may fit several of oneOf, which a schema that means one at a time does not let happen.
+    const alternatives = schema.anyOf ?? schema.oneOf ?? schema.allOf;
+    if (alternatives !== undefined) return choice(...alternatives.map((each, i) => this.compile(each, `${path}/${i}`)));
     const types = schema.type ?? impliedTypes(schema);
     return choice(...(Array.isArray(types) ? types : [types]).map((type) => this.#ofType(type, schema, path)));
   }
@@ -123,9 +148,12 @@ class SchemaCompiler {
       case "boolean":
         return choice(literal("true"), literal("false"));
       case "string":
-        return sequence(quote, between(character, schema.minLength ?? 0, schema.maxLength ?? Infinity), quote);
-      case "integer":
-        return integerGrammar(schema, path);
+        return sequence(quote, this.#between(character, schema.minLength ?? 0, schema.maxLength ?? Infinity), quote);
+      case "integer": {
+        const integers = integerGrammar(schema, path);
+        if (integers.type === "choice") this.#take(integers.options.length);
+        return integers;
+      }
       case "number":
         return numberGrammar(schema, path);
       case "array":
@@ -138,7 +166,7 @@ class SchemaCompiler {
   #array({ items, minItems = 0, maxItems = Infinity }: Schema, path: string): GrammarNode {
     const item = this.compile(items, `${path}/items`);
     if (maxItems === 0) return sequence(literal("["), space, literal("]"));
-    const more = between(sequence(comma, item), Math.max(0, minItems - 1), maxItems - 1);
+    const more = this.#between(sequence(comma, item), Math.max(0, minItems - 1), maxItems - 1);
     const some = sequence(item, more, space);
     return sequence(literal("["), space, minItems > 0 ? some : optional(some), literal("]"));
   }
@@ -168,6 +196,19 @@ class SchemaCompiler {
     return sequence(literal("{"), space, afterNone, space, literal("}"));
   }
 
+  #between(item: GrammarNode, least: number, most: number): GrammarNode {
+    this.#take(most === Infinity ? least : Math.max(least, most));
+    return between(item, least, most);
+  }
+
+  /** @throws FulgurError ERR_INVALID_REQUEST when the grammar would become too large */
+  #take(parts: number): void {
+    this.#parts += parts;
+    if (this.#parts > MAX_PARTS) {
+      throw refusal("#", `its lengths and ranges add up to more than ${MAX_PARTS}; lower them`);
+    }
+  }
+
   #reference(pointer: string, path: string): GrammarNode {
     const known = this.#targets.get(pointer);
     if (known !== undefined) return known;
@@ -189,6 +230,12 @@ class SchemaCompiler {
     compiled = this.compile(target, pointer);
     return reference;
   }
+}
+
+function isOfType(value: unknown, type: Schema["type"]): boolean {
+  if (type === undefined) return true;
+  const own = value === null ? "null" : Array.isArray(value) ? "array" : typeof value;
+  return [type].flat().some((each) => each === own || (each === "integer" && Number.isInteger(value)));
 }
 
 /** The types that a schema without `type` is about by its other words; any when there are none. */

@@ -120,7 +120,7 @@ export function parseRequest<T>(schema: z.ZodType<T>, body: unknown): T {
   );
 }
 
-/** Sampling of a request; `defaults` are the model's generation_config. */
+/** Sampling of a request. */
 export function samplingOf(
   request: Pick<ChatRequest, "temperature" | "top_p" | "top_k" | "seed">,
   randomSeed: () => number,

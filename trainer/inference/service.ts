@@ -66,7 +66,6 @@ export interface AnswerRequest {
   readonly stopIds: readonly number[];
   readonly topLogprobs: number;
   readonly toolCalls: ToolCallFormat | null;
-  readonly opening: string;
   /** `each` calls back for every token; `whole` once, at the end. */
   readonly report: "each" | "whole";
   readonly preferredThread: number | null;
@@ -221,7 +220,6 @@ export class InferenceService {
         tokenizer: this.model.tokenizer,
         stop: request.stop,
         toolCalls: request.toolCalls,
-        opening: request.opening,
       });
       const ended = Promise.withResolvers<FinishReason | "abort">();
       const sequence: RunningSequence = this.#pool.submit(

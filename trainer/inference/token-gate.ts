@@ -1,6 +1,7 @@
 /**
  * Who may ask the endpoint: bearer tokens signed by one of the edge's keys, with the scope that the route wants.
- * The keys are read when they are first needed and again when a token names one that is not known (rotation).
+ * The keys are read when they are first needed and again when a token names one that is not known (rotation). A token is
+ * verified once and remembered until it expires; revocation is the edge's: nobody but it and the trainers has such a token.
  */
 
 import { readFile } from "node:fs/promises";
@@ -29,6 +30,8 @@ export interface TokenGateOptions {
 /** A token with an unknown key asks for the keys again at most this often. */
 const REREAD_MS = 10_000;
 const FETCH_TIMEOUT_MS = 5000;
+/** Tokens that are remembered: the edge's isolates each have one, the trainers two. */
+const MAX_VERIFIED = 1024;
 const jwksSchema = z.object({ keys: z.array(z.looseObject({ kty: z.literal("OKP"), kid: z.string() })).min(1) });
 
 /**
@@ -41,6 +44,10 @@ export async function openTokenGate(source: string, options: TokenGateOptions = 
   const fetchKeys = options.fetch ?? fetch;
   const isUrl = /^https?:\/\//.test(source);
   let known: { readonly kids: ReadonlySet<string>; readonly verify: ReturnType<typeof tokenVerifier> } | null = null;
+  /** By token, the oldest first. */
+  const verified = new Map<string, Principal>();
+  /** Requests that find no keys at the same time read them once. */
+  let reading: Promise<void> | null = null;
   let readAtMs = -Infinity;
 
   const read = async (): Promise<void> => {
@@ -48,19 +55,30 @@ export async function openTokenGate(source: string, options: TokenGateOptions = 
     const text = isUrl ? await fetchText(source, fetchKeys) : await readFile(source, "utf8");
     const keySet: KeySet = jwksSchema.parse(JSON.parse(text));
     known = { kids: new Set(keySet.keys.map(({ kid = "" }) => kid)), verify: tokenVerifier(keySet) };
+    // One of them may be of a key that is gone.
+    verified.clear();
   };
   const principalOf = async (token: string): Promise<Principal> => {
+    const remembered = verified.get(token);
+    if (remembered !== undefined && nowMs() < remembered.expiresAtSeconds * 1000) return remembered;
+    verified.delete(token);
     const kid = kidOf(token);
-    const isDue = nowMs() - readAtMs >= REREAD_MS;
-    if (known === null || (isDue && kid !== null && !known.kids.has(kid))) {
-      await read().catch((cause: unknown) => {
+    const mayRead = reading !== null || nowMs() - readAtMs >= REREAD_MS;
+    if (known === null || (mayRead && kid !== null && !known.kids.has(kid))) {
+      reading ??= read().finally(() => {
+        reading = null;
+      });
+      await reading.catch((cause: unknown) => {
         // Keys that were read before go on to count.
         if (known !== null) return;
         throw new FulgurError("ERR_STORE", `The keys at ${source} cannot be read now; try again soon.`, { cause });
       });
     }
     if (known === null) throw new FulgurError("ERR_INTERNAL", "There are no keys");
-    return known.verify(token, nowMs());
+    const principal = await known.verify(token, nowMs());
+    verified.set(token, principal);
+    if (verified.size > MAX_VERIFIED) for (const oldest of verified.keys().take(1)) verified.delete(oldest);
+    return principal;
   };
   if (!isUrl) {
     await read().catch((cause: unknown) => {

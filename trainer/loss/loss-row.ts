@@ -2,6 +2,10 @@
 export interface LossRow {
   /** Index of the rollout that the row belongs to; a rollout may have several rows. */
   readonly rollout: number;
+  /** Index of the group that the rollout belongs to; absent means that all rows are of one. */
+  readonly group?: number;
+  /** Names the response that a token belongs to: one LLM answer is one sequence. Absent means that the row is one. */
+  readonly sequenceOfToken?: ArrayLike<number>;
   readonly lossMask: Uint8Array;
   readonly advantages: ArrayLike<number>;
   /** Recorded while sampling. */

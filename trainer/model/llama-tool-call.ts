@@ -8,7 +8,6 @@ import { type AnswerPart, parseCall, type ToolCallFormat, type ToolCallStream } 
 /** The JSON format of Llama 3 models. */
 export const llamaToolCalls: ToolCallFormat = {
   start: () => new LlamaStream(),
-  forcedStart: (toolName) => (toolName === null ? '{"name": "' : llamaToolCalls.callText(toolName).before),
   callText: (toolName) => ({ before: `{"name": ${JSON.stringify(toolName)}, "parameters": `, after: "}" }),
 };
 

@@ -22,8 +22,6 @@ export type AnswerPart =
 export interface ToolCallFormat {
   /** Begins reading one answer. */
   start(): ToolCallStream;
-  /** Text that makes the model call a tool when the answer is made to begin with it; of this tool if a name is given. */
-  forcedStart(toolName: string | null): string;
   /** How a call of this tool is written: what comes before its arguments, and what comes behind them. */
   callText(toolName: string): { readonly before: string; readonly after: string };
 }
@@ -38,7 +36,6 @@ export interface ToolCallStream {
 /** The format of Hermes and Qwen models. */
 export const hermesToolCalls: ToolCallFormat = {
   start: () => new HermesStream(),
-  forcedStart: (toolName) => (toolName === null ? `${OPEN}\n` : hermesToolCalls.callText(toolName).before),
   callText: (toolName) => ({
     before: `${OPEN}\n{"name": ${JSON.stringify(toolName)}, "arguments": `,
     after: `}\n${CLOSE}`,

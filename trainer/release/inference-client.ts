@@ -13,6 +13,8 @@ export interface InferenceClient {
 
 export interface InferenceClientOptions {
   readonly baseUrl: string;
+  /** The key for a request: a token with scopes `trainer` (to load) and `inference` (to prove), or a static one. */
+  readonly key?: () => Promise<string>;
   /** Of one request; unloading waits for running requests. */
   readonly timeoutMs?: number;
   readonly fetch?: typeof fetch;
@@ -22,13 +24,14 @@ const completionSchema = z.object({ model: z.string(), choices: z.array(z.unknow
 
 /** Management in the vLLM dialect, so that a vLLM server takes the place of the built-in endpoint. */
 export function inferenceClient(options: InferenceClientOptions): InferenceClient {
-  const { baseUrl, timeoutMs = 60_000, fetch: send = fetch } = options;
+  const { baseUrl, key, timeoutMs = 60_000, fetch: send = fetch } = options;
 
   async function post(path: string, body: unknown): Promise<{ status: number; text: string }> {
+    const authorization = key === undefined ? {} : { authorization: `Bearer ${await key()}` };
     try {
       const response = await send(`${baseUrl}${path}`, {
         method: "POST",
-        headers: { "content-type": "application/json" },
+        headers: { "content-type": "application/json", ...authorization },
         body: JSON.stringify(body),
         signal: AbortSignal.timeout(timeoutMs),
       });

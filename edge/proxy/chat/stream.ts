@@ -3,6 +3,7 @@ import { firstChoice, isObject, parseObject, type Json } from "../answer.ts";
 import { broken, checkModel, newToolCallId, type Call } from "../call.ts";
 import { DONE, event } from "../sse.ts";
 import type { Rewriter } from "../stream.ts";
+import { MessageGatherer } from "../translated/pieces.ts";
 
 /**
  * Inference's chat stream as OpenAI's, each chunk parsed once: token ids and logprobs are kept here and sent only to an
@@ -136,35 +137,15 @@ function reasonOf({ message }: Json): string {
 
 /** Gathers the tool calls of a stream's deltas and makes them whole: index, and id, type and name on the first. */
 function toolCallGatherer({ capture }: Call): (deltas: unknown) => Json[] {
-  const seen = new Set<string>();
+  const gatherer = new MessageGatherer(newToolCallId);
   return (deltas) => {
-    if (!Array.isArray(deltas)) return [];
-    const sent: Json[] = [];
-    for (const given of deltas as readonly unknown[]) {
-      if (!isObject(given)) continue;
-      const called = isObject(given["function"]) ? given["function"] : {};
-      const text = typeof called["arguments"] === "string" ? called["arguments"] : "";
-      const index = Number.isInteger(given["index"])
-        ? Number(given["index"])
-        : Math.max(0, capture.toolCalls.length - 1);
-      const known = capture.toolCalls[index];
-      if (known !== undefined) {
-        known.function.arguments += text;
-        sent.push({ index, function: { arguments: text } });
-        continue;
-      }
-      const id =
-        typeof given["id"] === "string" && given["id"] !== "" && !seen.has(given["id"]) ? given["id"] : newToolCallId();
-      seen.add(id);
-      const name = typeof called["name"] === "string" ? called["name"] : "";
-      sent.push({
-        index: capture.toolCalls.length,
-        id,
-        type: "function",
-        function: { name, arguments: text },
-      });
-      capture.toolCalls.push({ id, type: "function", function: { name, arguments: text } });
-    }
-    return sent;
+    if (!Array.isArray(deltas) || deltas.length === 0) return [];
+    const { toolCalls } = gatherer.take({ tool_calls: deltas });
+    capture.toolCalls.splice(0, Infinity, ...gatherer.message.toolCalls);
+    return toolCalls.map(({ index, id, name, argumentsDelta }) =>
+      id === undefined
+        ? { index, function: { arguments: argumentsDelta } }
+        : { index, id, type: "function", function: { name, arguments: argumentsDelta } },
+    );
   };
 }

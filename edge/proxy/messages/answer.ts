@@ -41,13 +41,14 @@ export function stopReasonOf(finishReason: string): string {
   return STOP_REASONS[finishReason] ?? "end_turn";
 }
 
-/** Nothing is cached on an agent's account, so the cache fields are 0; several clients require them. */
+/** Anthropic counts what came from a cache beside the rest of the input; several clients require the cache's fields. */
 export function messagesUsage(usage: Usage): Json {
+  const cached = Math.min(usage.prompt_tokens_details?.cached_tokens ?? 0, usage.prompt_tokens);
   return {
-    input_tokens: usage.prompt_tokens,
+    input_tokens: usage.prompt_tokens - cached,
     output_tokens: usage.completion_tokens,
     cache_creation_input_tokens: 0,
-    cache_read_input_tokens: 0,
+    cache_read_input_tokens: cached,
   };
 }
 

@@ -23,6 +23,7 @@ export function messagesReader(head: AnswerHead, options: { readonly promptChara
   const blocks = new Map<number, Block>();
   let stopReason: string | null = null;
   let prompt: number | undefined;
+  let cached: number | undefined;
   let completion: number | undefined;
   let model: string | null = null;
   let started = false;
@@ -34,9 +35,8 @@ export function messagesReader(head: AnswerHead, options: { readonly promptChara
     const read = count(usage["input_tokens"]);
     if (read !== undefined) {
       // Anthropic counts what came from its cache beside the rest.
-      const cached =
-        (count(usage["cache_creation_input_tokens"]) ?? 0) + (count(usage["cache_read_input_tokens"]) ?? 0);
-      prompt = read + cached;
+      cached = count(usage["cache_read_input_tokens"]);
+      prompt = read + (cached ?? 0) + (count(usage["cache_creation_input_tokens"]) ?? 0);
     }
     completion = count(usage["output_tokens"]) ?? completion;
   }
@@ -62,7 +62,7 @@ export function messagesReader(head: AnswerHead, options: { readonly promptChara
     return {
       message,
       finishReason: finishReason === null ? null : (FINISH_REASONS[finishReason] ?? finishReason),
-      usage: wholeUsage({ prompt, completion }, { ...options, message }),
+      usage: wholeUsage({ prompt, completion, cached }, { ...options, message }),
       model,
     };
   }

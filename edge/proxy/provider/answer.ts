@@ -1,4 +1,4 @@
-import { isObject, type Json, type ToolCall, type Usage } from "../answer.ts";
+import { detailsIn, isObject, usageOf, type Counted, type Json, type ToolCall, type Usage } from "../answer.ts";
 import type { AnswerMessage } from "../dialect.ts";
 
 /**
@@ -38,14 +38,31 @@ export function guessTokens(characters: number): number {
   return Math.ceil(characters / BYTES_PER_TOKEN);
 }
 
+/** What a provider has counted so far. */
+export type PartlyCounted = { readonly [Field in keyof Counted]?: number | undefined };
+
 /** Usage as the provider counted it; what it did not count is guessed from the texts. */
 export function wholeUsage(
-  counted: { readonly prompt?: number | undefined; readonly completion?: number | undefined },
+  counted: PartlyCounted,
   texts: { readonly promptCharacters: number; readonly message: AnswerMessage },
 ): Usage {
-  const prompt = counted.prompt ?? guessTokens(texts.promptCharacters);
-  const completion = counted.completion ?? guessTokens(charactersOf(texts.message));
-  return { prompt_tokens: prompt, completion_tokens: completion, total_tokens: prompt + completion };
+  return usageOf({
+    ...counted,
+    prompt: counted.prompt ?? guessTokens(texts.promptCharacters),
+    completion: counted.completion ?? guessTokens(charactersOf(texts.message)),
+  });
+}
+
+/** A chat's or a completion's usage; what it does not say stays as it was counted before. */
+export function countedIn(usage: unknown, before: PartlyCounted): PartlyCounted {
+  const given = objectOr(usage);
+  const { cached, reasoning } = detailsIn(given);
+  return {
+    prompt: count(given["prompt_tokens"]) ?? before.prompt,
+    completion: count(given["completion_tokens"]) ?? before.completion,
+    cached: cached ?? before.cached,
+    reasoning: reasoning ?? before.reasoning,
+  };
 }
 
 function charactersOf({ content, reasoning, toolCalls }: AnswerMessage): number {

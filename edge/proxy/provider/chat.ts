@@ -3,7 +3,17 @@ import { firstChoice, isObject, parseObject, type Json } from "../answer.ts";
 import { newToolCallId } from "../call.ts";
 import { wholeToolCalls } from "../capture.ts";
 import type { AnswerHead, AnswerMessage } from "../dialect.ts";
-import { count, fillIn, objectOr, reasonOf, wholeUsage, type Gathered, type ProviderReader } from "./answer.ts";
+import {
+  count,
+  countedIn,
+  fillIn,
+  objectOr,
+  reasonOf,
+  wholeUsage,
+  type Gathered,
+  type PartlyCounted,
+  type ProviderReader,
+} from "./answer.ts";
 import { DONE, event } from "../sse.ts";
 import { MessageGatherer, type Pieces } from "../translated/pieces.ts";
 
@@ -23,8 +33,7 @@ export function chatReader(head: AnswerHead, options: ChatReaderOptions): Provid
   const choices = new Map<number, StreamedChoice>();
   let message: AnswerMessage = { content: null, reasoning: null, toolCalls: [] };
   let finishReason: string | null = null;
-  let prompt: number | undefined;
-  let completion: number | undefined;
+  let counted: PartlyCounted = {};
   let model: string | null = null;
   let usageSeen = false;
   let ended = false;
@@ -36,13 +45,11 @@ export function chatReader(head: AnswerHead, options: ChatReaderOptions): Provid
 
   function takeFacts(answer: Json): void {
     if (typeof answer["model"] === "string") model = answer["model"];
-    const usage = objectOr(answer["usage"]);
-    prompt = count(usage["prompt_tokens"]) ?? prompt;
-    completion = count(usage["completion_tokens"]) ?? completion;
+    counted = countedIn(answer["usage"], counted);
   }
 
   function gathered(): Gathered {
-    return { message, finishReason, usage: wholeUsage({ prompt, completion }, { ...options, message }), model };
+    return { message, finishReason, usage: wholeUsage(counted, { ...options, message }), model };
   }
 
   function streamed(index: number): StreamedChoice {
@@ -112,10 +119,10 @@ export function chatReader(head: AnswerHead, options: ChatReaderOptions): Provid
       takeFacts(chunk);
       const given: readonly unknown[] = Array.isArray(chunk["choices"]) ? chunk["choices"] : [];
       const wholeChoices = given.filter(isObject).map(wholeChoice);
-      const counted = isObject(chunk["usage"]);
-      usageSeen ||= counted;
+      const isCounted = isObject(chunk["usage"]);
+      usageSeen ||= isCounted;
       const whole = fillIn({ ...chunk, choices: wholeChoices }, { ...chunkHead });
-      if (counted) whole["usage"] = fillIn(objectOr(chunk["usage"]), { ...gathered().usage });
+      if (isCounted) whole["usage"] = fillIn(objectOr(chunk["usage"]), { ...gathered().usage });
       const text = event(JSON.stringify(whole));
       if (wholeChoices.length === 0) heldUsage += text;
       else if (wholeChoices.every(({ finish_reason: finish }) => finish === null)) return text;

@@ -2,7 +2,16 @@ import { FulgurError } from "#shared/errors.ts";
 import { isObject, parseObject, type Json } from "../answer.ts";
 import { completionsHead } from "../completions/answer.ts";
 import type { AnswerHead, AnswerMessage } from "../dialect.ts";
-import { count, fillIn, objectOr, reasonOf, wholeUsage, type Gathered, type ProviderReader } from "./answer.ts";
+import {
+  countedIn,
+  fillIn,
+  objectOr,
+  reasonOf,
+  wholeUsage,
+  type Gathered,
+  type PartlyCounted,
+  type ProviderReader,
+} from "./answer.ts";
 import type { ChatReaderOptions } from "./chat.ts";
 import { DONE, event } from "../sse.ts";
 
@@ -10,8 +19,7 @@ import { DONE, event } from "../sse.ts";
 export function completionsReader(head: AnswerHead, options: ChatReaderOptions): ProviderReader {
   let text: string | null = null;
   let finishReason: string | null = null;
-  let prompt: number | undefined;
-  let completion: number | undefined;
+  let counted: PartlyCounted = {};
   let model: string | null = null;
   let usageSeen = false;
   let ended = false;
@@ -21,9 +29,7 @@ export function completionsReader(head: AnswerHead, options: ChatReaderOptions):
 
   function takeFacts(answer: Json): void {
     if (typeof answer["model"] === "string") model = answer["model"];
-    const usage = objectOr(answer["usage"]);
-    prompt = count(usage["prompt_tokens"]) ?? prompt;
-    completion = count(usage["completion_tokens"]) ?? completion;
+    counted = countedIn(answer["usage"], counted);
     usageSeen ||= isObject(answer["usage"]);
   }
 
@@ -43,7 +49,7 @@ export function completionsReader(head: AnswerHead, options: ChatReaderOptions):
 
   function gathered(): Gathered {
     const message: AnswerMessage = { content: text, reasoning: null, toolCalls: [] };
-    return { message, finishReason, usage: wholeUsage({ prompt, completion }, { ...options, message }), model };
+    return { message, finishReason, usage: wholeUsage(counted, { ...options, message }), model };
   }
 
   return {

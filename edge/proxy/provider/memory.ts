@@ -1,20 +1,21 @@
 import { TtlCache } from "../../ttl-cache.ts";
 import type { DialectName } from "../dialect.ts";
 
-/** Which providers have shown that they do not serve a dialect, so that not every call asks again in vain. */
+/** What providers have shown of the dialects that they serve, so that not every call tries each anew. */
 export interface ProviderMemory {
-  lacks(baseUrl: string, dialect: DialectName, now: number): boolean;
-  noteLack(baseUrl: string, dialect: DialectName, now: number): void;
+  /** @param place tenant and address. Undefined where the provider has not been asked of late. */
+  serves(place: string, dialect: DialectName, now: number): boolean | undefined;
+  note(place: string, dialect: DialectName, seen: { readonly serves: boolean; readonly now: number }): void;
 }
 
 /** Providers learn dialects; once in a while one is asked again. */
 const KEPT_MS = 600_000;
 
 export function providerMemory(): ProviderMemory {
-  const lacking = new TtlCache<true>({ ttlMs: KEPT_MS });
-  const keyOf = (baseUrl: string, dialect: DialectName): string => `${dialect} ${baseUrl}`;
+  const seen = new TtlCache<boolean>({ ttlMs: KEPT_MS });
+  const keyOf = (place: string, dialect: DialectName): string => `${dialect} ${place}`;
   return {
-    lacks: (baseUrl, dialect, now) => lacking.get(keyOf(baseUrl, dialect), now) === true,
-    noteLack: (baseUrl, dialect, now) => lacking.set(keyOf(baseUrl, dialect), true, now),
+    serves: (place, dialect, now) => seen.get(keyOf(place, dialect), now),
+    note: (place, dialect, { serves, now }) => seen.set(keyOf(place, dialect), serves, now),
   };
 }

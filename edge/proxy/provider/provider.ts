@@ -1,6 +1,6 @@
 import type { RoutedModel } from "../../directory.ts";
 import { errorBody } from "../../http-errors.ts";
-import type { Json } from "../answer.ts";
+import { parseObject, type Json } from "../answer.ts";
 import { broken, record, type Call, type Caller, type ProxyDeps } from "../call.ts";
 import type { AnswerHead, Dialect, DialectName } from "../dialect.ts";
 import { embeddingsReader } from "../embeddings.ts";
@@ -11,12 +11,14 @@ import { messagesErrorBody } from "../messages/error.ts";
 import { messagesReader } from "../messages/reader.ts";
 import { messagesEvent } from "../messages/stream.ts";
 import { wholeUsage, type Gathered, type ProviderReader } from "./answer.ts";
+import { asEvents } from "./as-events.ts";
 import { chatReader, type ChatReaderOptions } from "./chat.ts";
 import { completionsReader } from "./completions.ts";
+import { firstEvent } from "./first-event.ts";
 import { givenBack, providerHeaders, providerUrl, toolMessages } from "./request.ts";
 import { responsesReader } from "./responses.ts";
 import { responses } from "../responses/responses.ts";
-import { event } from "../sse.ts";
+import { DONE, event } from "../sse.ts";
 import { streamed, type Rewriter } from "../stream.ts";
 import { storedHistory } from "../translated/history.ts";
 import { translating } from "../translated/stream.ts";
@@ -25,8 +27,8 @@ import { readAnswer } from "../whole-answer.ts";
 
 /**
  * Calls to frozen providers: the request goes to the same path of the provider with its model and key, and the answer comes
- * back unchanged but for what it lacks. A provider that does not serve responses or messages is asked as a chat, and that
- * is remembered. Such calls are recorded and metered, and nothing is trained on them.
+ * back unchanged but for what it lacks. A provider that does not serve responses or messages, or answers them as chats, is
+ * asked as a chat, and that is remembered. Such calls are recorded and metered, and nothing is trained on them.
  */
 
 export interface ProviderAsked extends Omit<Asked, "chat"> {
@@ -50,18 +52,23 @@ export async function providerCall(deps: ProxyDeps, caller: Caller, asked: Provi
   return handle(deps, caller, { ...asked, chat }, async (call) => {
     call.capture.provider = route.provider.name;
     const { providerMemory: memory } = deps;
-    const { baseUrl } = route.provider;
+    // By tenant: what one has seen of an address is not to change another's calls.
+    const place = `${caller.principal.tenantId} ${route.provider.baseUrl}`;
     const translation = TRANSLATED[dialect];
     if (translation === undefined) return passedOn(call, asked).catch(told);
-    if (!memory.lacks(baseUrl, dialect, deps.now())) {
+    const known = memory.serves(place, dialect, deps.now());
+    const note = (serves: boolean): void => memory.note(place, dialect, { serves, now: deps.now() });
+    if (known !== false) {
       try {
-        return await passedOn(call, asked);
+        const answered = await passedOn(call, { ...asked, isTried: known === undefined });
+        note(true);
+        return answered;
       } catch (thrown) {
         if (!isLack(thrown)) return told(thrown);
       }
     }
     const answered = await translated(call, asked, translation).catch(told);
-    memory.noteLack(baseUrl, dialect, deps.now());
+    note(false);
     return answered;
   });
 }
@@ -70,7 +77,22 @@ export async function providerCall(deps: ProxyDeps, caller: Caller, asked: Provi
 const TRANSLATED: Readonly<Partial<Record<DialectName, Dialect>>> = { messages: messagesDialect, responses };
 
 function isLack(thrown: unknown): boolean {
-  return thrown instanceof UpstreamError && [404, 405, 501].includes(thrown.status ?? 0);
+  return (
+    thrown instanceof AnsweredAsChatError ||
+    (thrown instanceof UpstreamError && [404, 405, 501].includes(thrown.status ?? 0))
+  );
+}
+
+/** Some providers know chat alone and answer so on whatever path they are asked. */
+class AnsweredAsChatError extends Error {
+  override readonly name = "AnsweredAsChatError";
+}
+
+/** Whether a request in another dialect got a chat's answer, or the first chunk of one. */
+function isChat(dialect: DialectName, answer: Json | undefined): boolean {
+  if (TRANSLATED[dialect] === undefined || answer === undefined) return false;
+  const { type, choices, output, content } = answer;
+  return Array.isArray(choices) && [type, output, content].every((own) => own === undefined);
 }
 
 /** What a provider refuses is told as ours where it is about us: its key is none of the agent's. */
@@ -96,7 +118,8 @@ function settle({ capture }: Call, { message, finishReason, usage, model }: Gath
   capture.modelAnswered = model;
 }
 
-async function passedOn(call: Call, asked: ProviderAsked): Promise<Answered> {
+/** `isTried`: whether it is yet to be seen that the provider serves the dialect. */
+async function passedOn(call: Call, asked: ProviderAsked & { readonly isTried?: boolean }): Promise<Answered> {
   const { dialect, body, requestText } = asked;
   const head = headOf(call);
   const options = {
@@ -105,13 +128,20 @@ async function passedOn(call: Call, asked: ProviderAsked): Promise<Answered> {
   };
   const reader = READERS[dialect](head, options);
   if (call.chat.stream === true) {
-    const upstream = await askProvider(call, { ...asked, read: (response) => response });
-    return streamed(call, requireEvents(call, upstream), passing(call, reader, dialect));
+    const upstream = await askForEvents(call, asked);
+    if (asked.isTried !== true) return streamed(call, upstream, passing(call, reader, dialect));
+    const { stream, first } = await firstEvent(upstream);
+    if (first !== undefined && isChat(dialect, parseObject(first))) {
+      void stream.body?.cancel();
+      throw new AnsweredAsChatError();
+    }
+    return streamed(call, stream, passing(call, reader, dialect));
   }
   const { answer, given } = await askProvider(call, {
     ...asked,
     read: async (response) => ({ answer: await readAnswer(response), given: givenBack(response.headers) }),
   });
+  if (isChat(dialect, answer)) throw new AnsweredAsChatError();
   const whole = reader.whole(answer);
   settle(call, reader.gathered);
   const headers = await record(call, { httpStatus: 200, error: null });
@@ -130,11 +160,18 @@ function isIncludeUsage(options: unknown): boolean {
   return typeof options === "object" && options !== null && Reflect.get(options, "include_usage") === true;
 }
 
-function requireEvents(call: Call, upstream: Response): Response {
-  const type = upstream.headers.get("content-type") ?? "";
-  // Most clients break on JSON in place of events, without a word that says why.
-  if (type.includes("json")) throw broken(call.capture, "it answered JSON where events were asked for");
-  return upstream;
+/** A stream of events, also of a provider that answers in one piece. */
+async function askForEvents(call: Call, asked: ProviderAsked): Promise<Response> {
+  return askProvider(call, {
+    ...asked,
+    async read(response) {
+      const type = response.headers.get("content-type") ?? "";
+      if (!type.includes("json")) return response;
+      const answer = await readAnswer(response);
+      const events = asEvents(isChat(asked.dialect, answer) ? "chat" : asked.dialect, answer);
+      return new Response(events.map((data) => event(JSON.stringify(data))).join("") + DONE);
+    },
+  });
 }
 
 /** A provider's own events. */
@@ -187,10 +224,9 @@ async function translated(given: Call, asked: ProviderAsked, dialect: Dialect): 
   const request = { ...asked, dialect: "chat", body: { ...parsed.chat } } as const;
   const promptCharacters = JSON.stringify(parsed.chat.messages).length;
   if (parsed.chat.stream === true) {
-    const upstream = await askProvider(call, {
+    const upstream = await askForEvents(call, {
       ...request,
       body: { ...parsed.chat, stream_options: { include_usage: true } },
-      read: (response) => response,
     });
     const rewriter = translating(capture, parsed.stream(headOf(call)), {
       settle() {
@@ -199,7 +235,7 @@ async function translated(given: Call, asked: ProviderAsked, dialect: Dialect): 
         capture.usage ??= wholeUsage({}, { promptCharacters, message: { content, reasoning, toolCalls } });
       },
     });
-    return streamed(call, requireEvents(call, upstream), rewriter);
+    return streamed(call, upstream, rewriter);
   }
   const reader = chatReader(headOf(call), { promptCharacters, includeUsage: true });
   const answer = reader.whole(await askProvider(call, { ...request, read: readAnswer }));

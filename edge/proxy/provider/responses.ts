@@ -1,5 +1,5 @@
 import { FulgurError } from "#shared/errors.ts";
-import { isObject, parseObject, type Json } from "../answer.ts";
+import { isObject, numberIn, parseObject, type Json } from "../answer.ts";
 import { newToolCallId } from "../call.ts";
 import type { AnswerHead } from "../dialect.ts";
 import { count, fillIn, objectOr, reasonOf, wholeUsage, type Gathered, type ProviderReader } from "./answer.ts";
@@ -84,7 +84,12 @@ export function responsesReader(head: AnswerHead, options: { readonly promptChar
     const { message, finishReason, model } = readResponse(given);
     const counted = objectOr(given["usage"]);
     const usage = wholeUsage(
-      { prompt: count(counted["input_tokens"]), completion: count(counted["output_tokens"]) },
+      {
+        prompt: count(counted["input_tokens"]),
+        completion: count(counted["output_tokens"]),
+        cached: numberIn(counted["input_tokens_details"], "cached_tokens"),
+        reasoning: numberIn(counted["output_tokens_details"], "reasoning_tokens"),
+      },
       { ...options, message },
     );
     return { message, finishReason: ended ? finishReason : null, usage, model };

@@ -118,21 +118,13 @@ function toolEcho(tool: unknown): unknown {
 }
 
 function responseUsage(usage: Usage): Json {
-  const known: unknown = usage;
   return {
     input_tokens: usage.prompt_tokens,
-    input_tokens_details: { cached_tokens: detailOf(known, "prompt", "cached_tokens"), cache_write_tokens: 0 },
+    input_tokens_details: { cached_tokens: usage.prompt_tokens_details?.cached_tokens ?? 0, cache_write_tokens: 0 },
     output_tokens: usage.completion_tokens,
-    output_tokens_details: { reasoning_tokens: detailOf(known, "completion", "reasoning_tokens") },
+    output_tokens_details: { reasoning_tokens: usage.completion_tokens_details?.reasoning_tokens ?? 0 },
     total_tokens: usage.total_tokens,
   };
-}
-
-/** Endpoints that count these do so in `prompt_tokens_details` and `completion_tokens_details`. */
-function detailOf(usage: unknown, side: "prompt" | "completion", name: string): number {
-  const details = isObject(usage) ? usage[`${side}_tokens_details`] : undefined;
-  const value = isObject(details) ? details[name] : undefined;
-  return typeof value === "number" ? value : 0;
 }
 
 /** The tokens of a chat choice's `logprobs` in the form of responses. */

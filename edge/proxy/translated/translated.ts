@@ -31,7 +31,7 @@ export async function translatedCall(
   const { tenantId } = caller.principal;
   const { rolloutId } = caller.rollout;
   const parsed = await dialect.parse(requestText, storedHistory({ db, writer, tenantId, rolloutId }));
-  const asked = { request, requestText, dialect: name, chat: parsed.chat, route, startedAt };
+  const asked = { request, requestText, dialect: name, chat: parsed.chat, body, route, startedAt };
   return handle(deps, caller, asked, (call) =>
     parsed.chat.stream === true ? streamedAnswer(call, parsed) : wholeAnswer(call, parsed),
   );

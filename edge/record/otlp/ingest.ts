@@ -32,6 +32,8 @@ export interface IngestOptions {
   readonly tenantId: string;
   /** Where everything belongs that a rollout's own token sends, whatever its attributes say. */
   readonly own: RolloutClaims | undefined;
+  /** The one agent of whose rollouts the sender may speak; of any where undefined. */
+  readonly onlyAgent?: string | undefined;
   readonly toolReward: ToolReward;
   readonly now: number;
 }
@@ -97,7 +99,10 @@ const NO_SCORE = "gen_ai.evaluation.result needs gen_ai.evaluation.score.value, 
 type Placed = TelemetrySpan | TelemetryLog;
 
 /** Where each belongs: its own hints first, then those of the rest of its trace in the same request. */
-async function placesOf(items: readonly Placed[], { own, db, tenantId }: IngestOptions): Promise<Map<Placed, Place>> {
+async function placesOf(
+  items: readonly Placed[],
+  { own, onlyAgent, db, tenantId }: IngestOptions,
+): Promise<Map<Placed, Place>> {
   if (own !== undefined) {
     const { rolloutId, attempt, agent } = own;
     return new Map(items.map((item) => [item, { rolloutId, attempt, agent }]));
@@ -115,7 +120,7 @@ async function placesOf(items: readonly Placed[], { own, db, tenantId }: IngestO
   const byTrace = new Map<string, Place>();
   for (const [index, item] of items.entries()) {
     const place = placeOf(hints[index], found);
-    if (place === undefined) continue;
+    if (place === undefined || (onlyAgent !== undefined && place.agent !== onlyAgent)) continue;
     placed.set(item, place);
     if (item.traceId !== null) byTrace.set(item.traceId, place);
   }

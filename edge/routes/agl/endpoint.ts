@@ -1,7 +1,7 @@
 import { FulgurError, messageOf } from "#shared/errors.ts";
 import type { AglModel } from "#shared/store/agl-models.ts";
 import { RetryLaterError } from "../../http-errors.ts";
-import { outboundUrl } from "../../outbound-url.ts";
+import { outboundUrl, type OutboundRules } from "../../outbound-url.ts";
 import { parseObject, type Json } from "../../proxy/answer.ts";
 
 /** The inference endpoints that trainers register: which one a rollout's calls go to, and the request there. */
@@ -38,21 +38,13 @@ export function setFields(model: string, mode: ProxyMode): SetFields {
   return mode === "train" ? { ...fields, logprobs: true } : fields;
 }
 
-export interface AllowedOptions {
-  /** Whether this edge runs on one machine. */
-  readonly local: boolean;
-  /** Bases that the operator allows beside public https; `http://10.1.2.3:8000`, for example. */
-  readonly bases: readonly string[];
-}
-
 /** The endpoint's address without a trailing slash. @throws FulgurError ERR_FORBIDDEN where the edge may not call it */
-export function allowedEndpoint(endpoint: string, { local, bases }: AllowedOptions): string {
+export function allowedEndpoint(endpoint: string, rules: OutboundRules): string {
   const address = endpoint.replace(/\/+$/, "");
-  if (bases.some((base) => address === base || address.startsWith(`${base}/`))) return address;
   try {
-    return outboundUrl(address, { what: `the endpoint ${address}`, local });
+    return outboundUrl(address, { what: `the endpoint ${address}`, ...rules });
   } catch (cause) {
-    throw new FulgurError("ERR_FORBIDDEN", `${messageOf(cause)}; the operator allows others in AGL_ENDPOINTS`, {
+    throw new FulgurError("ERR_FORBIDDEN", `${messageOf(cause)}; the operator allows others in UPSTREAM_BASES`, {
       cause,
     });
   }

@@ -2,7 +2,7 @@ import { Hono } from "hono";
 import { newId } from "#shared/ids.ts";
 import { newAglEventId, readAglEvents, recordAglEvent, type AglEvent } from "#shared/store/agl-events.ts";
 import type { AglRollout } from "#shared/store/agl-rollouts.ts";
-import { rewardShadow } from "#shared/store/agl-shadow.ts";
+import { AGL_AGENT, rewardShadow } from "#shared/store/agl-shadow.ts";
 import { readCalls, type Call } from "#shared/store/calls.ts";
 import type { StoreDb } from "#shared/store/connect.ts";
 import type { Json } from "#shared/tables.ts";
@@ -12,6 +12,7 @@ import { modelRequest } from "./model-request.ts";
 import { parseBody, parseQuery } from "./parse.ts";
 import { existingAgl, missing } from "./rollouts.ts";
 import { tripletEvents } from "./triplet.ts";
+import { requireKeyAgent } from "../speaker.ts";
 import { eventsQuerySchema, eventView, newEventSchema } from "./wire.ts";
 
 /** The attempt that is read where the controller has named none. */
@@ -23,6 +24,7 @@ export const aglEventRoutes = new Hono<EdgeHono>()
     const { parts, principal, writer } = c.var;
     // Agents have the same key as their controller, or one of their own.
     requireScope(principal, principal.scopes.includes("agent") ? "agent" : "trainer");
+    requireKeyAgent(principal, AGL_AGENT);
     const { tenantId } = principal;
     const { id: rolloutId, attempt: attemptId } = c.req.param();
     const { event_type: eventType, data } = await parseBody(c.req.raw, newEventSchema);

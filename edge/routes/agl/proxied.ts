@@ -9,19 +9,21 @@ import { AGL_AGENT, openShadow, shadowOf } from "#shared/store/agl-shadow.ts";
 import { recordCall } from "#shared/store/calls.ts";
 import type { StoreDb } from "#shared/store/connect.ts";
 import { readPolicy, readVersion } from "#shared/store/policies.ts";
+import { readTenantSettings } from "#shared/store/tenants.ts";
 import { recordRewards, type NewReward } from "#shared/store/rewards.ts";
 import { lastRow, numberOf, type Statement } from "#shared/store/statement.ts";
 import type { Json as StoreJson } from "#shared/tables.ts";
 import type { Principal } from "#shared/tokens.ts";
 import { parseVersionName, versionName } from "#shared/words.ts";
-import { fetchBy } from "../../config.ts";
 import { tenantDirectory, type EdgeHono } from "../../context.ts";
 import { statusOf } from "../../http-errors.ts";
 import { firstChoice, isObject, parseObject, readIds, type Json } from "../../proxy/answer.ts";
 import { readText } from "../../proxy/body.ts";
 import { ClientGoneError } from "../../proxy/call.ts";
 import { Capture } from "../../proxy/capture.ts";
+import { completionLimit } from "../../proxy/handle.ts";
 import { chatOfCompletion } from "../../proxy/completions/answer.ts";
+import { inferenceFetch } from "../../proxy/inference-fetch.ts";
 import type { ProviderReader } from "../../proxy/provider/answer.ts";
 import { chatReader } from "../../proxy/provider/chat.ts";
 import { completionsReader } from "../../proxy/provider/completions.ts";
@@ -38,6 +40,7 @@ import {
   type SetFields,
 } from "./endpoint.ts";
 import type { KeptOfCall } from "./model-request.ts";
+import { requireKeyAgent } from "../speaker.ts";
 import { isDeep } from "./parse.ts";
 import { existingAgl } from "./rollouts.ts";
 
@@ -73,7 +76,11 @@ export async function proxiedCall(c: Context<EdgeHono>, path: ProxiedPath): Prom
   const { rolloutId, attemptId } = path;
   const mode = modeOf(path.mode);
   const upstreamPath = upstreamPathOf(path.upstreamPath);
-  const [rollout, models] = await Promise.all([existingAgl(db(), tenantId, rolloutId), readAglModels(db(), tenantId)]);
+  const [rollout, models, settings] = await Promise.all([
+    existingAgl(db(), tenantId, rolloutId),
+    readAglModels(db(), tenantId),
+    readTenantSettings(db(), tenantId),
+  ]);
   requireCaller(principal, rollout);
   const requestText = await readText(c.req.raw, MAX_BYTES);
   const request = requestOf(requestText);
@@ -96,6 +103,21 @@ export async function proxiedCall(c: Context<EdgeHono>, path: ProxiedPath): Prom
   const enter = enterAgl({ tenantId, callId, expiresAt: startedAt + SEAT_MS }, startedAt);
   const state = enter.read(await writer.transact(enter.statements));
   if (state.paused) return pausedResponse(state);
+  const reservation = await parts.admission.budget
+    .reserve({
+      tenantId,
+      monthly: settings?.monthly_budget,
+      model: target.endpoint.model,
+      promptTokens: requestText.length,
+      completionTokens: completionLimit(request),
+      db,
+      now: startedAt,
+      later: (work) => c.executionCtx.waitUntil(work),
+    })
+    .catch(async (thrown: unknown) => {
+      await writer.append([[leaveAgl(callId)]]);
+      throw thrown;
+    });
   const set = setFields(target.endpoint.model, mode);
   capture.temperature = set.temperature;
   const call: ProxiedCall = { c, path, request, target, capture, set };
@@ -103,7 +125,10 @@ export async function proxiedCall(c: Context<EdgeHono>, path: ProxiedPath): Prom
     // One that is missed is made up for by the next.
     writer.append([[stayAgl({ callId, expiresAt: parts.now() + SEAT_MS })]]).catch(() => undefined);
   }, RENEW_SEAT_MS);
-  const answered = answer(call, upstreamPath).finally(() => clearInterval(renewing));
+  const answered = answer(call, upstreamPath).finally(() => {
+    clearInterval(renewing);
+    reservation?.settle(capture.tokens.prompt, capture.tokens.completion);
+  });
   // A client that hangs up must not take the record with it.
   c.executionCtx.waitUntil(answered.catch(() => undefined));
   return answered;
@@ -262,7 +287,7 @@ async function targetOf(
     return {
       endpoint: { model, endpoint: base, version: version.version },
       base,
-      fetch: fetchBy(c.env.INFERENCE),
+      fetch: inferenceFetch(c.env, parts.config, parts.now),
       version,
     };
   }
@@ -272,7 +297,7 @@ async function targetOf(
     rolloutId,
   );
   if (endpoint === undefined) return undefined;
-  const base = allowedEndpoint(endpoint.endpoint, { local: parts.config.localSession, bases: [] });
+  const base = allowedEndpoint(endpoint.endpoint, parts.config.outbound);
   const { model, endpoint: address, version: trained } = endpoint;
   return {
     endpoint: { model, endpoint: address, version: trained },
@@ -322,7 +347,9 @@ function requestOf(text: string): Json {
 }
 
 /** A key for agents or trainers, or the token of the rollout's own shadow. @throws FulgurError ERR_FORBIDDEN */
-function requireCaller({ scopes, rollout }: Principal, { id, shadowId }: AglRollout): void {
+function requireCaller(principal: Principal, { id, shadowId }: AglRollout): void {
+  requireKeyAgent(principal, AGL_AGENT);
+  const { scopes, rollout } = principal;
   if (scopes.includes("agent") || scopes.includes("trainer") || scopes.includes("admin")) return;
   if (scopes.includes("call") && (rollout?.rolloutId === shadowId || rollout?.rolloutId === id)) return;
   throw new FulgurError(

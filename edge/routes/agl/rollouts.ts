@@ -15,6 +15,7 @@ import {
   type AglStatusChange,
   type NewAglRollout,
 } from "#shared/store/agl-rollouts.ts";
+import { auditedIfChanged } from "#shared/store/audit.ts";
 import type { StoreDb } from "#shared/store/connect.ts";
 import { transact } from "#shared/store/statement.ts";
 import { requireScope } from "../../auth.ts";
@@ -136,7 +137,14 @@ export const aglRolloutRoutes = new Hono<EdgeHono>()
   })
   .delete("/:id", async (c) => {
     const { parts, principal, writer } = c.var;
-    await writer.append([deleteAglRollout(principal.tenantId, c.req.param("id"), parts.now())]);
+    const id = c.req.param("id");
+    const now = parts.now();
+    await writer.append([
+      [
+        ...deleteAglRollout(principal.tenantId, id, now),
+        auditedIfChanged({ by: principal, action: "rollout.deleted", target: id, now }),
+      ],
+    ]);
     return c.body(null, 204);
   });
 

@@ -130,34 +130,47 @@ describe("an agent at an address", () => {
 });
 
 const python = process.env["PYTHON"] ?? join(import.meta.dirname, "../../../.venv/bin/python");
-const hasOpenai = await new Promise<boolean>((resolve) => {
-  const probe = spawn(python, ["-c", "import openai"], { stdio: "ignore" });
-  probe.once("error", () => resolve(false));
-  probe.once("exit", (code) => resolve(code === 0));
-});
+const has = (modules: string): Promise<boolean> =>
+  new Promise((resolve) => {
+    const probe = spawn(python, ["-c", `import ${modules}`], { stdio: "ignore" });
+    probe.once("error", () => resolve(false));
+    probe.once("exit", (code) => resolve(code === 0));
+  });
+const hasOpenai = await has("openai");
+const canVerify = hasOpenai && (await has("jwt, cryptography"));
 
 describe.skipIf(!hasOpenai)("the Python example", () => {
-  it("answers a task by way of the edge", async () => {
-    const port = await freePort();
-    const script = join(import.meta.dirname, "../../../examples/python-agent/agent.py");
-    const child = spawn(python, [script, String(port)], { stdio: "ignore" });
-    try {
-      const url = `http://127.0.0.1:${port}/`;
-      await until(
-        "the Python agent",
-        async () =>
-          fetch(url).then(
-            () => true,
-            () => false,
-          ),
-        20_000,
-      );
-      await edge.admin.putAgent("python", { url, policy: "flight" });
-      const rollout = await runOnce("python");
-      expect(rollout).toMatchObject({ error: null, status: "finished", result: "Hello world" });
-      expect(await readCalls(edge.store.db, "default", [rollout.id])).toMatchObject([{ trainable: true }]);
-    } finally {
-      child.kill();
-    }
-  });
+  it.each([false, ...(canVerify ? [true] : [])])(
+    "answers a task by way of the edge; verifying: %s",
+    async (verifies) => {
+      const port = await freePort();
+      const script = join(import.meta.dirname, "../../../examples/python-agent/agent.py");
+      const env = { ...process.env, ...(verifies ? { EDGE_URL: edge.url } : {}) };
+      const child = spawn(python, [script, String(port)], { stdio: "ignore", env });
+      try {
+        const url = `http://127.0.0.1:${port}/`;
+        await until(
+          "the Python agent",
+          async () =>
+            fetch(url).then(
+              () => true,
+              () => false,
+            ),
+          20_000,
+        );
+        await edge.admin.putAgent("python", { url, policy: "flight" });
+        const rollout = await runOnce("python");
+        expect(rollout).toMatchObject({ error: null, status: "finished", result: "Hello world" });
+        expect(await readCalls(edge.store.db, "default", [rollout.id])).toMatchObject([{ trainable: true }]);
+        if (!verifies) return;
+        // Anybody else's token: no answer, and no call of the model.
+        const calls = edge.inference.requests.length;
+        const headers = { authorization: "Bearer key-1", "x-llm-base-url": `${edge.url}/v1` };
+        await expect(fetch(url, { method: "POST", headers, body: '{"input": 1}' })).rejects.toThrow(/fetch failed/);
+        expect(edge.inference.requests).toHaveLength(calls);
+      } finally {
+        child.kill();
+      }
+    },
+  );
 });

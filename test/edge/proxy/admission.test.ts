@@ -34,6 +34,7 @@ async function running(caps = { maxCalls: 3, maxTokens: 100 }, mode: "train" | "
       return store.db;
     },
     writer: store.writer,
+    most: () => expect.unreachable("the tenant has no budget"),
     now: NOW + at,
     later: (work) => void beside.push(work),
     ...change,
@@ -116,7 +117,7 @@ describe("admission", () => {
   it("counts the tokens that calls report when they leave", async () => {
     const { request } = await running();
     const gate = admission();
-    (await gate.admit(request(0))).leave(100);
+    (await gate.admit(request(0))).leave({ prompt: 60, completion: 40 });
     await expect(gate.admit(request(1))).rejects.toThrow("100 of 100 tokens");
   });
 
@@ -171,5 +172,12 @@ describe("admission", () => {
     await expect(admission().admit(live.request(5000, { db: () => unreachable }))).rejects.toMatchObject({
       code: "ERR_STORE",
     });
+
+    // A look at a store that hangs takes seconds: the next calls wait for none until one beside them has succeeded.
+    await gate.admit(live.request(5100, { db: () => expect.unreachable("it need not ask") }));
+    await store.writer.transact(cancelRollout(TENANT, live.rolloutId, NOW));
+    await gate.admit(live.request(6500));
+    await live.beside();
+    await expect(gate.admit(live.request(6600))).rejects.toThrow("is cancelled");
   });
 });

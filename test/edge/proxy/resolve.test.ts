@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { connectStore } from "#shared/store/connect.ts";
 import { createPolicy, registerVersion, routePolicy } from "#shared/store/policies.ts";
 import { transact } from "#shared/store/statement.ts";
 import { resolver, type ResolveRequest } from "../../../edge/proxy/resolve.ts";
@@ -76,6 +77,35 @@ describe("a routed policy's version", () => {
     await beside();
     await transact(store.writer, routePolicy(TENANT, "p3", 1));
     expect(await resolves.resolve(request(1301))).toEqual({ policy: "p3", version: 1 });
+  });
+});
+
+describe("while the store is away", () => {
+  const away = () => connectStore({ url: "http://127.0.0.1:9", token: "none" });
+
+  it("the route that was known last holds, no call after the first waits for a look, and a look that succeeds ends it", async () => {
+    const { request, reads, beside } = await policy("p6");
+    const resolves = resolver();
+    await resolves.resolve(request(1000));
+    expect(await resolves.resolve({ ...request(2000), db: away })).toEqual({ policy: "p6", version: 0 });
+    await transact(store.writer, routePolicy(TENANT, "p6", 1));
+    // Its look is beside it: were it waited for, it would be version 1.
+    expect(await resolves.resolve(request(2250))).toEqual({ policy: "p6", version: 0 });
+    await beside();
+    expect(reads()).toBe(2);
+    expect(await resolves.resolve(request(2251))).toEqual({ policy: "p6", version: 1 });
+  });
+
+  it("what is not known is to be asked for again", async () => {
+    const { request } = await policy("p7");
+    const resolves = resolver();
+    for (const change of [{}, { modelAsked: "p7@1" }]) {
+      await expect(resolves.resolve({ ...request(1000, change), db: away })).rejects.toMatchObject({
+        code: "ERR_STORE",
+        retryAfterSeconds: 1,
+      });
+    }
+    expect(await resolves.resolve(request(1000))).toEqual({ policy: "p7", version: 0 });
   });
 });
 

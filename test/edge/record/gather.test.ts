@@ -49,6 +49,17 @@ describe("gatherer", () => {
     await last;
   });
 
+  it("sends what waits without waiting for the append before it once it is a group's worth, and no third", async () => {
+    const { asked, answers, append } = writer();
+    const gathers = gatherer();
+    const all = Array.from({ length: 1 + 64 + 1 + 100 }, () => gathers.append([unit("a")], { append }));
+    expect(asked.map((units) => units.length)).toEqual([1, 65]);
+    answers[1]?.resolve();
+    await expect.poll(() => asked.map((units) => units.length)).toEqual([1, 65, 100]);
+    for (const { resolve } of answers) resolve();
+    await Promise.all(all);
+  });
+
   it("lets a refusal hit only the unit at fault", async () => {
     const gathers = gatherer();
     const asked: (string | undefined)[][] = [];
@@ -84,6 +95,20 @@ describe("gatherer", () => {
     await expect.poll(() => asked).toEqual([["a"], ["b", "c"], ["d"]]);
     answers[2]?.resolve();
     await next;
+  });
+
+  it("tells all whose units went together of a disk that is full, also where the runtime says so", async () => {
+    const { asked, answers, append } = writer();
+    const gathers = gatherer();
+    const first = gathers.append([unit("a")], { append });
+    const others = ["b", "c"].map((name) => gathers.append([unit(name)], { append }));
+    answers[0]?.resolve();
+    await first;
+    await expect.poll(() => asked).toHaveLength(2);
+    answers[1]?.reject(new Error("database or disk is full: SQLITE_FULL"));
+    const [leader, follower] = await Promise.allSettled(others);
+    expect(leader).toMatchObject({ reason: { message: "database or disk is full: SQLITE_FULL" } });
+    expect(follower).toMatchObject({ reason: { code: "ERR_DISK" } });
   });
 
   it("goes on by itself when the request that went ahead is not heard of any more", async () => {

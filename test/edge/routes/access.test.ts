@@ -284,6 +284,17 @@ describe("tokens and policies in the audit", () => {
     });
   });
 
+  it("tell of a rollout that is deleted, once", async () => {
+    const rollouts = [{ rollout_id: "ar-audited", data_id: "d1", input: {} }];
+    expect(await ask("POST", "/api/rollouts", { body: rollouts })).toMatchObject({ status: 201 });
+    const bearer = { authorization: `Bearer ${await edge.mint({ scopes: ["admin"] })}` };
+    for (const _ of [1, 2]) {
+      const gone = await fetch(`${edge.url}/api/rollouts/ar-audited`, { method: "DELETE", headers: bearer });
+      expect(gone.status).toBe(204);
+    }
+    expect(await deeds("ar-audited")).toEqual(["rollout.deleted"]);
+  });
+
   it("are given a page at a time", async () => {
     const first = z
       .object({ entries: z.array(z.object({ id: z.string() })), next_before: z.string() })

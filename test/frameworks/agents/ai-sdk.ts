@@ -1,33 +1,45 @@
 import { createAnthropic } from "@ai-sdk/anthropic";
 import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { generateText, isStepCount, streamText, tool, type LanguageModel } from "ai";
+import { generateText, isStepCount, Output, streamText, tool, type LanguageModel } from "ai";
 import { z } from "zod";
-import { QUESTION, type Framework, type FrameworkRun } from "../framework.ts";
+import { QUESTION, structuredSchema, type Framework, type FrameworkRun } from "../framework.ts";
+
+type Pointed = Pick<FrameworkRun, "baseUrl" | "apiKey" | "model">;
 
 export const frameworks: readonly Framework[] = [
-  {
-    name: "the AI SDK with openai()",
-    dialect: "responses",
-    run: (run) => ask(run, createOpenAI({ baseURL: run.baseUrl, apiKey: run.apiKey })(run.model)),
-  },
-  {
-    name: "the AI SDK with openai.chat()",
-    dialect: "chat",
-    run: (run) => ask(run, createOpenAI({ baseURL: run.baseUrl, apiKey: run.apiKey }).chat(run.model)),
-  },
-  {
-    name: "the AI SDK with openai-compatible",
-    dialect: "chat",
-    run: (run) =>
-      ask(run, createOpenAICompatible({ name: "fulgur", baseURL: run.baseUrl, apiKey: run.apiKey })(run.model)),
-  },
-  {
-    name: "the AI SDK with anthropic()",
-    dialect: "messages",
-    run: (run) => ask(run, createAnthropic({ baseURL: run.baseUrl, apiKey: run.apiKey })(run.model)),
-  },
+  framework("openai()", "responses", ({ baseUrl: baseURL, apiKey, model }) => createOpenAI({ baseURL, apiKey })(model)),
+  framework("openai.chat()", "chat", ({ baseUrl: baseURL, apiKey, model }) =>
+    createOpenAI({ baseURL, apiKey }).chat(model),
+  ),
+  framework("openai-compatible", "chat", ({ baseUrl: baseURL, apiKey, model }) =>
+    createOpenAICompatible({ name: "fulgur", baseURL, apiKey, supportsStructuredOutputs: true })(model),
+  ),
+  framework("anthropic()", "messages", ({ baseUrl: baseURL, apiKey, model }) =>
+    createAnthropic({ baseURL, apiKey })(model),
+  ),
 ];
+
+function framework(
+  provider: string,
+  dialect: Framework["dialect"],
+  modelOf: (run: Pointed) => LanguageModel,
+): Framework {
+  return {
+    name: `the AI SDK with ${provider}`,
+    dialect,
+    run: (run) => ask(run, modelOf(run)),
+    async structured({ stream, ...run }) {
+      const params = {
+        model: modelOf(run),
+        prompt: QUESTION,
+        maxRetries: 0,
+        output: Output.object({ schema: structuredSchema }),
+      };
+      return stream ? streamText(params).output : (await generateText(params)).output;
+    },
+  };
+}
 
 async function ask({ stream, calculator }: FrameworkRun, model: LanguageModel): Promise<string> {
   const params = {

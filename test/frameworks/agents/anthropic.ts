@@ -1,5 +1,6 @@
 import Anthropic from "@anthropic-ai/sdk";
-import { QUESTION, type Framework } from "../framework.ts";
+import { zodOutputFormat } from "@anthropic-ai/sdk/helpers/zod";
+import { QUESTION, structuredSchema, type Framework } from "../framework.ts";
 
 export const frameworks: readonly Framework[] = [
   {
@@ -39,6 +40,19 @@ export const frameworks: readonly Framework[] = [
             })),
         });
       }
+    },
+    async structured({ origin, apiKey, model, stream }) {
+      const client = new Anthropic({ baseURL: origin, apiKey, maxRetries: 0 });
+      const params = {
+        model,
+        max_tokens: 256,
+        messages: [{ role: "user" as const, content: QUESTION }],
+        output_config: { format: zodOutputFormat(structuredSchema) },
+      };
+      const message = stream
+        ? await client.messages.stream(params).finalMessage()
+        : await client.messages.parse(params);
+      return message.parsed_output;
     },
   },
 ];

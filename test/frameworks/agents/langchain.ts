@@ -1,14 +1,20 @@
 import { ChatOpenAI } from "@langchain/openai";
 import { createAgent, tool } from "langchain";
 import { z } from "zod";
-import { QUESTION, type Framework, type FrameworkRun } from "../framework.ts";
+import { QUESTION, structuredSchema, type Framework, type FrameworkRun } from "../framework.ts";
 
 export const frameworks: readonly Framework[] = [
-  { name: "LangChain's createAgent on chat", dialect: "chat", run: (run) => agent(run, false) },
+  {
+    name: "LangChain's createAgent on chat",
+    dialect: "chat",
+    run: (run) => agent(run, false),
+    structured: (run) => structured(run, false),
+  },
   {
     name: "LangChain's createAgent on responses",
     dialect: "responses",
     run: (run) => agent(run, true),
+    structured: (run) => structured(run, true),
   },
 ];
 
@@ -17,13 +23,7 @@ async function agent(
   useResponsesApi: boolean,
 ): Promise<string> {
   const calculating = createAgent({
-    model: new ChatOpenAI({
-      model,
-      apiKey,
-      useResponsesApi,
-      maxRetries: 0,
-      configuration: { baseURL: baseUrl },
-    }),
+    model: modelOf({ baseUrl, apiKey, model }, useResponsesApi),
     tools: [
       tool((input: { a: number; b: number }) => String(calculator(input)), {
         name: "calculator",
@@ -40,4 +40,22 @@ async function agent(
     if (mode === "values") text = chunk.messages.at(-1)?.text ?? "";
   }
   return text;
+}
+
+async function structured(
+  { stream, ...run }: Omit<FrameworkRun, "calculator">,
+  useResponsesApi: boolean,
+): Promise<unknown> {
+  const adding = modelOf(run, useResponsesApi).withStructuredOutput(structuredSchema, { method: "jsonSchema" });
+  if (!stream) return adding.invoke(QUESTION);
+  let parsed: unknown;
+  for await (const chunk of await adding.stream(QUESTION)) parsed = chunk;
+  return parsed;
+}
+
+function modelOf(
+  { baseUrl, apiKey, model }: Pick<FrameworkRun, "baseUrl" | "apiKey" | "model">,
+  useResponsesApi: boolean,
+): ChatOpenAI {
+  return new ChatOpenAI({ model, apiKey, useResponsesApi, maxRetries: 0, configuration: { baseURL: baseUrl } });
 }

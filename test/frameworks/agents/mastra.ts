@@ -1,7 +1,7 @@
 import { Agent } from "@mastra/core/agent";
 import { createTool } from "@mastra/core/tools";
 import { z } from "zod";
-import { QUESTION, type Framework } from "../framework.ts";
+import { QUESTION, structuredSchema, type Framework } from "../framework.ts";
 
 export const frameworks: readonly Framework[] = [
   {
@@ -24,6 +24,17 @@ export const frameworks: readonly Framework[] = [
       });
       if (!stream) return (await calculating.generate(QUESTION)).text;
       return (await calculating.stream(QUESTION)).text;
+    },
+    async structured({ baseUrl, apiKey, model, stream }) {
+      const adding = new Agent({
+        id: "adding",
+        name: "adding",
+        instructions: "Add.",
+        model: { id: `fulgur/${model}`, url: baseUrl, apiKey },
+      });
+      const options = { structuredOutput: { schema: structuredSchema } };
+      if (!stream) return (await adding.generate(QUESTION, options)).object;
+      return (await adding.stream(QUESTION, options)).object;
     },
   },
 ];

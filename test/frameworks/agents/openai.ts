@@ -1,6 +1,7 @@
 import OpenAI from "openai";
 import type { ResponseInputItem } from "openai/resources/responses/responses";
-import { QUESTION, type Framework, type FrameworkRun } from "../framework.ts";
+import { zodResponseFormat, zodTextFormat } from "openai/helpers/zod";
+import { QUESTION, structuredSchema, type Framework, type FrameworkRun } from "../framework.ts";
 
 export const frameworks: readonly Framework[] = [
   {
@@ -29,11 +30,31 @@ export const frameworks: readonly Framework[] = [
         : client.chat.completions.runTools({ ...params, stream: false });
       return (await runner.finalContent()) ?? "";
     },
+    async structured({ baseUrl, apiKey, model, stream }) {
+      const client = new OpenAI({ baseURL: baseUrl, apiKey, maxRetries: 0 });
+      const params = {
+        model,
+        messages: [{ role: "user" as const, content: QUESTION }],
+        response_format: zodResponseFormat(structuredSchema, "sum"),
+      };
+      const completion = stream
+        ? await client.chat.completions.stream(params).finalChatCompletion()
+        : await client.chat.completions.parse(params);
+      return completion.choices[0]?.message.parsed;
+    },
   },
   {
     name: "openai's responses, with all items",
     dialect: "responses",
     run: (run) => responses(run, "items"),
+    async structured({ baseUrl, apiKey, model, stream }) {
+      const client = new OpenAI({ baseURL: baseUrl, apiKey, maxRetries: 0 });
+      const params = { model, input: QUESTION, text: { format: zodTextFormat(structuredSchema, "sum") } };
+      const response = stream
+        ? await client.responses.stream(params).finalResponse()
+        : await client.responses.parse(params);
+      return response.output_parsed;
+    },
   },
   {
     name: "openai's responses, with previous_response_id",

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { encoded } from "#shared/store/encoded.ts";
+import { encoded, gathered } from "#shared/store/encoded.ts";
 
 describe("encoded", () => {
   it("writes each kind of value in the form in which libSQL takes it", () => {
@@ -23,5 +23,33 @@ describe("encoded", () => {
     const once = encoded({ sql: "delete", args: [] });
     expect(once.argsJson).toBe("[]");
     expect(encoded(once)).toBe(once);
+  });
+});
+
+describe("gathered", () => {
+  const count = (...row: (string | number)[]) =>
+    ({ sql: "count", args: [JSON.stringify([row])], gathers: true }) as const;
+  const insert = (id: string) => ({ sql: "insert", args: [id] });
+
+  it("runs statements that gather once, where the first of them stands, with the rows of all", () => {
+    const { statements, places } = gathered([
+      insert("a"),
+      count("a", 1),
+      insert("b"),
+      encoded(count('b"', 2)),
+      insert("c"),
+    ]);
+    expect(statements.map(({ sql }) => sql)).toEqual(["insert", "count", "insert", "insert"]);
+    const [{ value }] = JSON.parse(statements[1]?.argsJson ?? "") as [{ value: string }];
+    expect(JSON.parse(value)).toEqual([
+      ["a", 1],
+      ['b"', 2],
+    ]);
+    expect(places).toEqual([0, 1, 2, 1, 3]);
+  });
+
+  it("leaves one alone, and others of another SQL", () => {
+    const given = [count("a"), { ...count("b"), sql: "other" }].map(encoded);
+    expect(gathered(given)).toEqual({ statements: given, places: [0, 1] });
   });
 });

@@ -10,8 +10,6 @@ import {
   readSpent,
 } from "#shared/store/metering.ts";
 import { startSelfRollout } from "#shared/store/rollouts.ts";
-import { putTenant } from "#shared/store/tenants.ts";
-import { budget } from "../../../edge/budget.ts";
 import { startTestStore, type TestStore } from "../../support/store.ts";
 
 let store: TestStore;
@@ -36,6 +34,7 @@ async function call(tenantId: string, rolloutId: string, at: number, model: { po
       policy: "policy" in model ? model.policy : null,
       policyVersion: "policy" in model ? 4 : null,
       provider: "provider" in model ? model.provider : null,
+      ...("provider" in model ? { modelAnswered: "gpt-9-2026", usageModel: `${model.provider}/gpt-9` } : {}),
       request: "{}",
       response: null,
       promptTokens: 1_000_000,
@@ -107,6 +106,17 @@ describe("costs", () => {
     expect(await readSpent(store.db, "none", "2026-03-01")).toBe(0);
   });
 
+  it("of a provider's calls are those of the model that answered, else of the name that was asked for", async () => {
+    const id = await rollout("frozen");
+    await call("frozen", id, FIRST, { provider: "openai" });
+    await price("frozen", "*", "2026-01-01", 9, 0);
+    await price("frozen", "openai/m", "2026-01-01", 2, 0);
+    expect(await readRolloutCosts(store.db, "frozen", 5)).toMatchObject([{ rollout_id: id, cost: 2 }]);
+    expect(await readCosts(store.db, "frozen", "2026-03-01")).toMatchObject([{ model: "openai/gpt-9", cost: 9 }]);
+    await price("frozen", "openai/gpt-9-2026", "2026-01-01", 3, 0);
+    expect(await readRolloutCosts(store.db, "frozen", 5)).toMatchObject([{ cost: 3 }]);
+  });
+
   it("count an agent's runs and their time", async () => {
     const id = await rollout("runs");
     await store.writer.append([
@@ -116,50 +126,5 @@ describe("costs", () => {
     expect(await readInvocations(store.db, "runs", FIRST - 1)).toEqual([
       { agent: "flight", mode: "live", invocations: 2, wall_ms: 250 },
     ]);
-  });
-});
-
-describe("a monthly budget", () => {
-  const request = (tenantId: string, now: number) => ({
-    tenantId,
-    model: "flight@4",
-    promptTokens: 1_000_000,
-    completionTokens: 1_000_000,
-    db: () => store.db,
-    now,
-  });
-
-  it("is reserved before a call and settled after it", async () => {
-    await store.writer.transact(
-      putTenant({ id: "saver", name: "s", settings: { fail_open: false, monthly_budget: 10 }, createdAt: 1 }),
-    );
-    await price("saver", "flight", "2026-01-01", 2, 2);
-    const kept = budget();
-    const first = await kept.reserve(request("saver", FIRST));
-    const second = await kept.reserve(request("saver", FIRST));
-    await expect(kept.reserve(request("saver", FIRST))).rejects.toMatchObject({ code: "ERR_BUDGET" });
-    first?.settle(1_000_000, 0);
-    second?.settle(0, 0);
-    // 2 of 10 are spent, so two more reservations of 4 fit, and no third.
-    await kept.reserve(request("saver", FIRST));
-    await kept.reserve(request("saver", FIRST));
-    await expect(kept.reserve(request("saver", FIRST))).rejects.toThrow("does not cover this call");
-  });
-
-  it("is what the store says once it is asked again", async () => {
-    await store.writer.transact(
-      putTenant({ id: "later", name: "l", settings: { fail_open: false, monthly_budget: 4 }, createdAt: 1 }),
-    );
-    await price("later", "flight", "2026-01-01", 2, 2);
-    const kept = budget();
-    (await kept.reserve(request("later", FIRST)))?.settle(0, 0);
-    await call("later", await rollout("later"), FIRST, { policy: "flight" });
-    await expect(kept.reserve(request("later", FIRST + 10_000))).rejects.toMatchObject({ code: "ERR_BUDGET" });
-    // The next month begins with nothing spent.
-    await expect(kept.reserve(request("later", Date.parse("2026-04-02")))).resolves.toBeDefined();
-  });
-
-  it("is no limit where the tenant has none, or the model no price", async () => {
-    expect(await budget().reserve(request("free", FIRST))).toBeUndefined();
   });
 });

@@ -88,6 +88,20 @@ describe("sift", () => {
     expect(groups[0]?.rollouts.map((each) => each.advantages_T[0])).toEqual([0.5, -0.5]);
   });
 
+  it("punishes the answers of a transition that were too long, where the credit says so", () => {
+    const overlong: SiftOptions = {
+      ...options,
+      credit: { type: "identical", overlong: { maxTokens: 4, cacheTokens: 2 } },
+    };
+    const long = { calls: [call("c1", [1], [2, 2, 2], [], 5), call("c2", [1, 2, 2, 2, 3], [4], [], 5)] };
+    const { groups } = sift([record("a", "g", 1, long), record("b", "g", 0)], overlong);
+    // Credits [1 − 1/2, 1] and [0, 0]: means 0.75 and 0, the group's 0.375.
+    expect(groups[0]?.rollouts.map((each) => [...each.advantages_T])).toEqual([
+      [0.125, 0.625],
+      [-0.375, -0.375],
+    ]);
+  });
+
   it("measures staleness from the oldest call of a rollout", () => {
     const mixed = { calls: [call("c1", [1], [2], [], 4), call("c2", [1, 2, 3], [4], [], 5)] };
     const { groups } = sift([record("a", "g", 1, mixed), record("b", "g", 0)], options);

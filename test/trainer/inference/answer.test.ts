@@ -49,12 +49,6 @@ describe("an answer that calls tools", () => {
     const { text: content, finish } = whole(read(ids, { tools: true }));
     expect([content, finish]).toEqual([text.slice(0, -6), "length"]);
   });
-
-  test("an opening that the prompt holds is part of the call", () => {
-    const ids = [...tokenizer.encode('{"a":2}}\n</tool_call>'), END];
-    const { parts } = whole(read(ids, { tools: true, opening: hermesToolCalls.forcedStart("add") }));
-    expect(parts).toEqual([{ type: "tool_call", call: { name: "add", arguments: '{"a":2}' } }]);
-  });
 });
 
 test("a character cut by the end of the answer is U+FFFD and not lost", () => {
@@ -65,11 +59,10 @@ test("a character cut by the end of the answer is U+FFFD and not lost", () => {
 interface Options {
   readonly stop?: readonly string[];
   readonly tools?: boolean;
-  readonly opening?: string;
 }
 
-function reader({ stop = [], tools = false, opening = "" }: Options): AnswerReader {
-  return new AnswerReader({ tokenizer, stop, toolCalls: tools ? hermesToolCalls : null, opening });
+function reader({ stop = [], tools = false }: Options): AnswerReader {
+  return new AnswerReader({ tokenizer, stop, toolCalls: tools ? hermesToolCalls : null });
 }
 
 /** One report a token; the last one ends the answer as the decoder would. */

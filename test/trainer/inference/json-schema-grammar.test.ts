@@ -45,6 +45,7 @@ describe("a schema's grammar has", () => {
       ["{}", '{"a": 1}', '{"b": 2}', '{"a": 1, "b": 2}'],
       ['{"a": 1, }', '{, "b": 2}', '{"b": 2, "a": 1}'],
     ],
+    ["enums of the type that is named", { type: ["string", "null"], enum: ["a", 1, null] }, ['"a"', "null"], ["1"]],
     ["enums and constants as JSON", { enum: ["a", 2, null, "é\n"] }, ['"a"', "2", "null", '"é\\n"'], ["a", '"b"', "3"]],
     ["integers", { type: "integer" }, ["0", "-1", "120", "999999999999999"], ["01", "-0", "1.5", "1e3", "+1", ""]],
     ["numbers", { type: "number" }, ["0", "-0.5", "12e-3", "3.25E+10"], [".5", "1.", "01", "1e", "1e999", "NaN"]],
@@ -113,6 +114,12 @@ test.each([
   [{ type: "number", minimum: 3 }, "minimum of 0"],
   [{ type: "integer", minimum: 3, maximum: 2 }, "at least 3 and at most 2"],
   [{ allOf: [{}, {}] }, "allOf"],
+  [{ anyOf: [{ type: "string" }], minLength: 2 }, "minLength beside anyOf"],
+  [{ type: "string", anyOf: [{ minLength: 2 }] }, "type beside anyOf"],
+  [{ enum: ["a"], const: "a" }, "enum beside const"],
+  [{ type: "integer", enum: ["a", 1.5] }, "no value of enum"],
+  [{ type: "object", properties: { a: { type: "string", minLength: 4096 } }, required: ["b"] }, '"b" is required'],
+  [{ anyOf: Array.from({ length: 40 }, () => ({ type: "string", maxLength: 4096 })) }, "more than 100000"],
   [false, "schema"],
 ])("%j is refused by name", (schema, word) => {
   expect(() => formGrammar({ type: "schema", schema })).toThrow(
@@ -120,8 +127,12 @@ test.each([
   );
 });
 
-test("a schema nested without end is refused and does not exhaust the stack", () => {
+test("a schema nested without end is refused and does not exhaust the stack, by references neither", () => {
   let schema: unknown = { type: "null" };
   for (let i = 0; i < 50_000; i++) schema = { anyOf: [schema] };
   expect(() => formGrammar({ type: "schema", schema })).toThrow(/nested deeper/);
+  const $defs = Object.fromEntries(
+    Array.from({ length: 20_000 }, (_, i) => [`d${i}`, { type: "array", items: { $ref: `#/$defs/d${i + 1}` } }]),
+  );
+  expect(() => formGrammar({ type: "schema", schema: { $defs, $ref: "#/$defs/d0" } })).toThrow(/nested deeper/);
 });

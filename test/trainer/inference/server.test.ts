@@ -64,18 +64,19 @@ describe("an endpoint with a random model", () => {
   });
 
   test("several answers are those of consecutive seeds, whole and streamed, chats and completions", async () => {
-    const plain = { model: "base", prompt: "hello", max_tokens: 9, seed: 5, return_token_ids: true };
+    const plain = { model: "base", prompt: "hello", max_tokens: 9, seed: 5, return_token_ids: true, logprobs: 1 };
     for (const [path, request] of [
-      [CHAT, asked],
+      [CHAT, { ...asked, logprobs: true }],
       ["/v1/completions", plain],
     ] as const) {
-      const single: number[][] = [];
-      for (const seed of [5, 6, 7]) {
-        single.push(numbers(choiceOf((await endpoint.post(path, { ...request, seed })).body)["token_ids"]));
-      }
+      const alone: Record<string, unknown>[] = [];
+      for (const seed of [5, 6, 7]) alone.push(choiceOf((await endpoint.post(path, { ...request, seed })).body));
+      const single = alone.map(({ token_ids: ids }) => numbers(ids));
+      expect(new Set(single.map(String)).size).toBe(3);
       const whole = (await endpoint.post(path, { ...request, n: 3 })).body;
       expect(choicesOf(whole).map(({ index }) => index)).toEqual([0, 1, 2]);
       expect(choicesOf(whole).map(({ token_ids: ids }) => ids)).toEqual(single);
+      expect(choicesOf(whole).map(({ logprobs }) => logprobs)).toEqual(alone.map(({ logprobs }) => logprobs));
       const usage = record(whole["usage"]);
       expect(usage["completion_tokens"]).toBe(single.flat().length);
       expect(usage["prompt_tokens"]).toBe(numbers(whole["prompt_token_ids"]).length);
@@ -145,6 +146,29 @@ describe("an endpoint with a random model", () => {
     expect(choiceOf(body)["finish_reason"]).toBe("stop");
   });
 
+  test.each([
+    ["required", /^(add|sub)$/],
+    [{ type: "function", function: { name: "sub" } }, /^sub$/],
+  ])("tool_choice %j gives one call of such a tool, whole and streamed", async (toolChoice, name) => {
+    const tools = ["add", "sub"].map((each) => ({ type: "function", function: { name: each, parameters: {} } }));
+    // Brackets and quotes are made likely, or a random model writes one endless string.
+    const bias = { [byteId("}")]: 60, [byteId('"')]: 60 };
+    const forced = { ...asked, max_tokens: 200, tools, tool_choice: toolChoice, logit_bias: bias };
+    for (const seed of [1, 2, 3]) {
+      const { body } = await endpoint.post(CHAT, { ...forced, seed });
+      const choice = choiceOf(body);
+      const [called] = callsOf(record(choice["message"]));
+      expect([choice["finish_reason"], record(choice["message"])["content"]]).toEqual(["tool_calls", null]);
+      expect(called?.["name"]).toMatch(name);
+      expect(JSON.parse(String(called?.["arguments"]))).toEqual(expect.any(Object));
+      // All of it was sampled: the prompt is that of any other answer.
+      const free = (await endpoint.post(CHAT, { ...asked, max_tokens: 1, tools })).body;
+      expect(body["prompt_token_ids"]).toEqual(free["prompt_token_ids"]);
+      const events = await postStream(endpoint, CHAT, { ...forced, seed, stream: true });
+      expect(events.flatMap((event) => callsOf(record(choiceOf(event)["delta"])))).toEqual([called]);
+    }
+  });
+
   test("a strict tool that must be called is called with arguments that fit", async () => {
     const parameters = {
       type: "object",
@@ -157,8 +181,7 @@ describe("an endpoint with a random model", () => {
       (await endpoint.post(CHAT, { ...asked, max_tokens: 200, tools, tool_choice: "required" })).body,
     );
     expect(choice["finish_reason"]).toBe("tool_calls");
-    const calls = record(choice["message"])["tool_calls"];
-    const [call] = Array.isArray(calls) ? calls.map((each) => record(record(each)["function"])) : [];
+    const [call] = callsOf(record(choice["message"]));
     expect(call?.["name"]).toBe("add");
     expect(JSON.parse(String(call?.["arguments"]))).toEqual({
       a: expect.any(Number),
@@ -425,10 +448,11 @@ describe("an endpoint whose model calls a tool", () => {
     expect(record(choice["message"])["content"]).toContain("<tool_call>");
   });
 
-  test("a forced call is opened in the prompt and read as a call or, unfinished, as text", async () => {
-    const forced = { ...request, tool_choice: "required" };
+  test("a forced call that is cut short is text; one of an unknown tool is refused", async () => {
+    const forced = { ...request, max_tokens: 2, tool_choice: "required" };
     const choice = choiceOf((await endpoint.post(CHAT, forced)).body);
     expect(String(record(choice["message"])["content"])).toMatch(/^<tool_call>/);
+    expect(choice["finish_reason"]).toBe("length");
     const unknown = { ...request, tool_choice: { type: "function", function: { name: "sub" } } };
     expect((await endpoint.post(CHAT, unknown)).status).toBe(400);
   });
@@ -479,4 +503,14 @@ describe("models that lack something", () => {
 
 function textOf(value: unknown): string {
   return typeof value === "string" ? value : "";
+}
+
+/** Names and arguments of the calls of a message or a delta. */
+function callsOf({ tool_calls: calls }: Record<string, unknown>): Record<string, unknown>[] {
+  return Array.isArray(calls) ? calls.map((each) => record(record(each)["function"])) : [];
+}
+
+/** The tiny tokenizer's id of one ASCII character. */
+function byteId(character: string): number {
+  return character.charCodeAt(0);
 }

@@ -72,7 +72,8 @@ test("a key that appeared since is fetched once, and keys that are known outlive
   });
   await expect(gate.check(await bearer(["inference"]), ["inference"])).rejects.toMatchObject({ code: "ERR_STORE" });
   isDown = false;
-  await gate.check(await bearer(["inference"]), ["inference"]);
+  const crowd = await Promise.all(Array.from({ length: 8 }, () => bearer(["inference"])));
+  await Promise.all(crowd.map((token) => gate.check(token, ["inference"])));
   await gate.check(await bearer(["inference"]), ["inference"]);
   expect(fetches).toBe(2);
   served = [next, key];
@@ -82,7 +83,9 @@ test("a key that appeared since is fetched once, and keys that are known outlive
   });
   expect(fetches).toBe(2);
   nowMs += 11_000;
-  await gate.check(await bearer(["inference"], next), ["inference"]);
+  // The first calls with a new key come together.
+  const calls = await Promise.all(Array.from({ length: 4 }, () => bearer(["inference"], next)));
+  await Promise.all(calls.map((token) => gate.check(token, ["inference"])));
   expect(fetches).toBe(3);
   isDown = true;
   nowMs += 11_000;
@@ -90,6 +93,30 @@ test("a key that appeared since is fetched once, and keys that are known outlive
   const stranger = await bearer(["inference"], await newSigningKey());
   await expect(gate.check(stranger, ["inference"])).rejects.toMatchObject({ code: "ERR_AUTH" });
   expect(fetches).toBe(4);
+});
+
+test("a token is remembered until it expires, and no longer than the keys that it was verified with", async () => {
+  const next = await newSigningKey();
+  const served = { keys: [key] };
+  let nowMs = Date.now();
+  const gate = await openTokenGate("http://edge.test/.well-known/jwks.json", {
+    nowMs: () => nowMs,
+    fetch: () => Promise.resolve(Response.json(publicKeys(served))),
+  });
+  const token = await bearer(["inference"]);
+  await gate.check(token, ["inference"]);
+  // What was remembered is whose token it is, not that it may do everything.
+  await expect(gate.check(token, ["trainer"])).rejects.toMatchObject({ code: "ERR_FORBIDDEN" });
+  nowMs += 16 * 60_000;
+  await expect(gate.check(token, ["inference"])).rejects.toThrow(/expired/);
+
+  const young = await bearer(["inference"], key, nowMs);
+  await gate.check(young, ["inference"]);
+  served.keys = [next];
+  nowMs += 11_000;
+  await gate.check(young, ["inference"]);
+  await gate.check(await bearer(["inference"], next, nowMs), ["inference"]);
+  await expect(gate.check(young, ["inference"])).rejects.toMatchObject({ code: "ERR_AUTH" });
 });
 
 test("a file without keys, and an open port that others reach, are said at the start", async () => {

@@ -81,3 +81,12 @@ test("a form that no token can begin is refused", () => {
   const form: AnswerForm = { type: "schema", schema: { type: "object" } };
   expect(() => new FormMatchers(vocabularyOf(few)).matcher(form, [])).toThrow(/no text that this model can write/);
 });
+
+test("a form too deep for the stack is refused", () => {
+  let value: unknown = 1;
+  for (let i = 0; i < 50_000; i++) value = [value];
+  const forms = new FormMatchers(vocabularyOf(tokenizer));
+  expect(() => forms.matcher({ type: "schema", schema: { const: value } }, [])).toThrow(
+    expect.objectContaining({ code: "ERR_INVALID_REQUEST", message: expect.stringContaining("nested too deeply") }),
+  );
+});

@@ -127,7 +127,7 @@ const fixtureRows: LossRow[] = fixture.rows.map((each) => ({ ...each, lossMask: 
 describe("computeLoss against PyTorch", () => {
   it.each(
     fixture.cases.map(
-      (each) => [`${each.config.type}, ${each.config.aggregation}, KL ${each.config.klCoefficient}`, each] as const,
+      ({ config, ...rest }, at) => [`${at}: ${config.type}, KL ${config.klCoefficient}`, { config, ...rest }] as const,
     ),
   )("%s", (_, { config, loss, dLogprobs, dEntropy }) => {
     const ours = computeLoss(fixtureRows, config);

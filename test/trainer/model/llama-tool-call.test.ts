@@ -34,9 +34,9 @@ test("text is given as it comes, a possible call only at the end", () => {
   expect(json.end()).toEqual([call("a", "{}")]);
 });
 
-test("a forced start is read as the beginning of the call", () => {
-  expect(parse(`${llamaToolCalls.forcedStart("add")}{"a": 1}}`)).toEqual([call("add", '{"a": 1}')]);
-  expect(parse(`${llamaToolCalls.forcedStart(null)}add", "parameters": {}}`)).toEqual([call("add", "{}")]);
+test("a call written around its arguments is read as that call", () => {
+  const { before, after } = llamaToolCalls.callText("add");
+  expect(parse(`${before}{"a": 1}${after}`)).toEqual([call("add", '{"a": 1}')]);
 });
 
 test("the template tells which format its model was taught", () => {

@@ -69,8 +69,9 @@ describe("Hermes tool calls", () => {
     );
   });
 
-  test("a forced start is read as the beginning of the call", () => {
-    expect(parse(`${hermesToolCalls.forcedStart("add")}{"a": 1}}\n</tool_call>`)).toEqual([
+  test("a call written around its arguments is read as that call", () => {
+    const { before, after } = hermesToolCalls.callText("add");
+    expect(parse(`${before}{"a": 1}${after}`)).toEqual([
       { type: "tool_call", call: { name: "add", arguments: '{"a": 1}' } },
     ]);
   });

@@ -12,9 +12,11 @@ function clientOf(...answers: readonly (Response | Error)[]) {
   const left = [...answers];
   const client = inferenceClient({
     baseUrl: "http://inference",
+    key: () => Promise.resolve("t.o.k"),
     fetch: async (input, init) => {
       if (typeof input !== "string" || typeof init?.body !== "string")
         throw new TypeError("a URL and a JSON text were expected");
+      expect(new Headers(init.headers).get("authorization")).toBe("Bearer t.o.k");
       asked.push({ path: new URL(input).pathname, body: JSON.parse(init.body) });
       const answer = left.shift() ?? new Error("no answer left");
       if (answer instanceof Error) throw answer;

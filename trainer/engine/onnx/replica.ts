@@ -106,19 +106,18 @@ export class Replica {
     for (const [name, output] of graph.gradients) {
       const sum = this.#gradients.get(name);
       if (sum === undefined) continue;
-      if (this.#clean) sum.set(floats(results, output));
-      else addTo(sum, floats(results, output));
+      const gradient = floats(results, output);
+      if (this.#clean) sum.set(gradient);
+      else addTo(sum, gradient);
+      release(gradient);
     }
     this.#clean = false;
     const embedding = this.#gradients.get(EMBEDDING);
     if (graph.embedded !== null && embedding !== undefined) {
       // ScatterND's additions race on repeated tokens; this sum is exact in its order and cheap.
-      addRows(
-        embedding,
-        floats(results, graph.embedded),
-        tokens.subarray(0, batch * time),
-        this.#setup.architecture.width,
-      );
+      const rows = floats(results, graph.embedded);
+      addRows(embedding, rows, tokens.subarray(0, batch * time), this.#setup.architecture.width);
+      release(rows);
     }
     return scoresOf(results, graph);
   }
@@ -235,6 +234,11 @@ function floats(results: InferenceSession.OnnxValueMapType, name: string): Float
   if (!(data instanceof Float32Array))
     throw new FulgurError("ERR_INTERNAL", `The graph gave no float output "${name}".`);
   return data;
+}
+
+/** Frees an output that was used up. Left to the collector, each run would write into memory fresh from the system. */
+function release({ buffer }: Float32Array): void {
+  if (buffer instanceof ArrayBuffer) buffer.transfer(0);
 }
 
 function addTo(sum: Float32Array, terms: Float32Array): void {

@@ -323,8 +323,11 @@ describe("what is refused before inference is asked", () => {
     expect(await response.json()).toMatchObject({ error: { code: "ERR_AUTH", type: "authentication_error" } });
   });
 
-  it("a token that is no rollout's, with 403", async () => {
-    expect((await edge.post(CHAT, await edge.mint({ scopes: ["admin"] }), request)).status).toBe(403);
+  it("a token that may not call, with 403", async () => {
+    const response = await edge.post(CHAT, await edge.mint({ scopes: ["read"] }), request);
+    expect(response.status).toBe(403);
+    expect(await response.json()).toMatchObject({ error: { code: "ERR_FORBIDDEN", type: "permission_error" } });
+    expect(edge.inference.requests).toHaveLength(0);
   });
 
   it("a revoked token, with 401", async () => {

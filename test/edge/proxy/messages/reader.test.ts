@@ -43,7 +43,12 @@ describe("a provider's messages answer", () => {
         toolCalls: [{ id: "toolu_1", type: "function", function: { name: "add", arguments: '{"a":1}' } }],
       },
       finishReason: "tool_calls",
-      usage: { prompt_tokens: 25, completion_tokens: 9, total_tokens: 34 },
+      usage: {
+        prompt_tokens: 25,
+        completion_tokens: 9,
+        total_tokens: 34,
+        prompt_tokens_details: { cached_tokens: 20 },
+      },
       model: "claude-9",
     });
   });
@@ -77,10 +82,13 @@ describe("a provider's messages stream", () => {
       encoder.text("Hi", null) +
       encoder.toolCall({ index: 0, id: "toolu_1", name: "add", argumentsDelta: '{"a":' }) +
       encoder.toolCall({ index: 0, argumentsDelta: "1}" });
-    const end = encoder.end({
-      finishReason: "tool_calls",
-      usage: { prompt_tokens: 5, completion_tokens: 9, total_tokens: 14 },
-    });
+    const usage = {
+      prompt_tokens: 5,
+      completion_tokens: 9,
+      total_tokens: 14,
+      prompt_tokens_details: { cached_tokens: 3 },
+    };
+    const end = encoder.end({ finishReason: "tool_calls", usage });
     const read = reader();
     let sent = "";
     for (const event of dataOf(said + end)) {
@@ -97,7 +105,7 @@ describe("a provider's messages stream", () => {
         toolCalls: [{ id: "toolu_1", type: "function", function: { name: "add", arguments: '{"a":1}' } }],
       },
       finishReason: "tool_calls",
-      usage: { prompt_tokens: 5, completion_tokens: 9, total_tokens: 14 },
+      usage,
       model: "claude",
     });
   });

@@ -11,7 +11,7 @@ function chat(fields: object): ReturnType<typeof chatOfMessages> {
 }
 
 function recorded(file: string): { body: object }[] {
-  return readFileSync(join(import.meta.dirname, "../../wire", file), "utf8")
+  return readFileSync(join(import.meta.dirname, "../../../wire", file), "utf8")
     .trim()
     .split("\n")
     .map((line) => JSON.parse(line) as { body: object });

@@ -49,7 +49,12 @@ describe("a provider's chat answer", () => {
         toolCalls: [{ id: "call_1", type: "function", function: { name: "add", arguments: "{}" } }],
       },
       finishReason: "tool_calls",
-      usage: { prompt_tokens: 5, completion_tokens: 2, total_tokens: 7 },
+      usage: {
+        prompt_tokens: 5,
+        completion_tokens: 2,
+        total_tokens: 7,
+        prompt_tokens_details: { cached_tokens: 4 },
+      },
       model: "gpt-9",
     });
   });

@@ -310,11 +310,52 @@ describe("a provider that fails", () => {
     });
   });
 
-  it("by answering JSON where events were asked for says so", async () => {
-    provider.answer = (_request, response) => json(response, answer);
-    const { token } = await edge.rollout();
+  it("in JSON where events were asked for is told as an event", async () => {
+    provider.answer = (_request, response) => json(response, { error: "out of order" });
+    const { id, token } = await edge.rollout();
     const response = await edge.post("/v1/chat/completions", token, { ...chat, stream: true });
-    expect(response.status).toBe(502);
-    expect(await response.text()).toContain("JSON where events were asked for");
+    expect(await response.text()).toMatch(/^data: \{"error":.*out of order/);
+    expect(await onlyCall(id)).toMatchObject({ httpStatus: 502, trainable: false });
+  });
+});
+
+describe("a provider that takes no notice", () => {
+  it("of `stream` has its whole answer sent as events", async () => {
+    provider.answer = (_request, response) => json(response, answer);
+    const { id, token } = await edge.rollout();
+    const response = await edge.post("/v1/chat/completions", token, { ...chat, stream: true });
+    expect(response.headers.get("content-type")).toContain("text/event-stream");
+    const sent = (await response.text()).trimEnd().split("\n\n");
+    expect(sent.at(-1)).toBe("data: [DONE]");
+    expect(sent.slice(0, -1).map((data) => JSON.parse(data.slice(6)) as unknown)).toMatchObject([
+      {
+        object: "chat.completion.chunk",
+        choices: [{ index: 0, delta: { role: "assistant", content: "Hello" }, finish_reason: "stop" }],
+      },
+      { object: "chat.completion.chunk", choices: [], usage: answer.usage },
+    ]);
+    expect(await onlyCall(id)).toMatchObject({ httpStatus: 200, response: { content: "Hello" } });
+  });
+
+  it.each([
+    ["/v1/responses", { model: "frozen", input: "hi", stream: true }, '"type":"response.output_text.delta"'],
+    ["/v1/messages", { ...chat, max_tokens: 9, stream: true }, '"type":"text_delta"'],
+  ])("of the path, and answers %s as a chat, is asked as one from then on", async (path, body, said) => {
+    const other = await startMockProvider();
+    other.answer = (_request, response) => events(response, [{ choices: [{ delta: { content: "Hello" } }] }, "[DONE]"]);
+    await addProvider(other.baseUrl);
+    try {
+      const { id, token } = await edge.rollout();
+      for (let call = 0; call < 2; call++) expect(await (await edge.post(path, token, body)).text()).toContain(said);
+      expect(other.requests.map((request) => request.path)).toEqual([
+        path,
+        "/v1/chat/completions",
+        "/v1/chat/completions",
+      ]);
+      expect(await callsOf(id)).toMatchObject([{ response: { content: "Hello" } }, { response: { content: "Hello" } }]);
+    } finally {
+      await addProvider(provider.baseUrl);
+      await other.stop();
+    }
   });
 });

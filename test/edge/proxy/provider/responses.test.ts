@@ -5,7 +5,13 @@ import { responses } from "../../../../edge/proxy/responses/responses.ts";
 
 const key = "0".repeat(32);
 const head = { id: `ca_${key}`, startedAt: 12_345, model: "gpt" };
-const usage = { prompt_tokens: 5, completion_tokens: 2, total_tokens: 7 };
+const usage = {
+  prompt_tokens: 5,
+  completion_tokens: 2,
+  total_tokens: 7,
+  prompt_tokens_details: { cached_tokens: 4 },
+  completion_tokens_details: { reasoning_tokens: 1 },
+};
 const history = (): never => {
   throw new Error("no history was expected");
 };

@@ -10,7 +10,7 @@ import type { Answer, AnswerEncoder, ChatMessage } from "../../../../edge/proxy/
 import { responses, type ResponsesRequest } from "../../../../edge/proxy/responses/responses.ts";
 
 /** What real clients sent (recorded; one request a line): each must become a chat request that loses nothing. */
-const FOLDER = join(import.meta.dirname, "../../wire/responses");
+const FOLDER = join(import.meta.dirname, "../../../wire/responses");
 const files = readdirSync(FOLDER).filter((file) => file.endsWith(".jsonl"));
 const recorded = z.object({ path: z.literal("/v1/responses"), body: z.looseObject({ model: z.string() }) });
 /** The chat request as inference takes it. */

@@ -134,7 +134,7 @@ describe("recorded requests of real clients", () => {
   it.each(["js-anthropic.jsonl", "js-anthropic-stream.jsonl"])(
     "%s are answered, and their tools rewarded",
     async (file) => {
-      const lines = readFileSync(join(import.meta.dirname, "../../wire", file), "utf8")
+      const lines = readFileSync(join(import.meta.dirname, "../../../wire", file), "utf8")
         .trim()
         .split("\n");
       expect(lines).toHaveLength(2);

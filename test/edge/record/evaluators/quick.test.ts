@@ -152,6 +152,8 @@ describe("json_schema", () => {
     };
     expect(refused({ pattern: "(?=x)" })).toThrow(/look-around/);
     expect(refused({ properties: { a: { patternProperties: { x: {} } } } })).toThrow(/patternProperties/);
+    expect(refused({ properties: { a: { $ref: "#/$defs/none" } } })).toThrow(/refers to "#\/\$defs\/none"/);
+    expect(refused({ $defs: { a: {} }, items: { $ref: "#/$defs/a" } })).not.toThrow();
     expect(refused(schema)).not.toThrow();
     expect(() => score({ type: "json_schema", schema: { $ref: "#" } }, "1", null)).toThrow(/without end/);
     expect(() => score({ type: "json_schema", schema: { $ref: "#/none" } }, "1", null)).toThrow(/cannot judge/);

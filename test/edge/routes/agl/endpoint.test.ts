@@ -48,11 +48,15 @@ describe("allowedEndpoint", () => {
   const bases = ["http://10.0.0.5:8000", "http://vllm"];
   it.each([
     ["http://127.0.0.1:8000/v1/", true, "http://127.0.0.1:8000/v1"],
-    ["https://models.example.com/v1", false, "https://models.example.com/v1"],
     ["http://10.0.0.5:8000/v1", false, "http://10.0.0.5:8000/v1"],
     ["http://vllm/v1", false, "http://vllm/v1"],
   ])("%s may be called (on one machine: %s)", (address, local, url) => {
     expect(allowedEndpoint(address, { local, bases })).toBe(url);
+  });
+
+  it("a public one may be called where the operator keeps no list", () => {
+    expect(allowedEndpoint("https://models.example.com/v1/", { local: false })).toBe("https://models.example.com/v1");
+    expect(() => allowedEndpoint("https://models.example.com/v1", { local: false, bases })).toThrow("UPSTREAM_BASES");
   });
 
   it.each([
@@ -65,7 +69,7 @@ describe("allowedEndpoint", () => {
     ["https://user:secret@models.example.com/v1", true],
     ["not a url", true],
   ])("%s may not (on one machine: %s)", (address, local) => {
-    expect(() => allowedEndpoint(address, { local, bases })).toThrow("AGL_ENDPOINTS");
+    expect(() => allowedEndpoint(address, { local, bases })).toThrow("UPSTREAM_BASES");
   });
 });
 

@@ -307,6 +307,25 @@ describe("where calls go", () => {
     expect(event.data).toMatchObject({ response_token_ids: [100, 101], server: { model: "flight@0", version: 0 } });
   });
 
+  it("nowhere, where the tenant's budget does not cover it, and then they hold back no weights", async () => {
+    const id = await agl.create();
+    const admin = { authorization: `Bearer ${await edge.mint({ scopes: ["admin"] })}` };
+    const send = (method: string, path: string, body: object): Promise<Response> =>
+      fetch(`${edge.url}${path}`, { method, headers: admin, body: JSON.stringify(body) });
+    const price = { model: "flight", prompt_per_million: 0, completion_per_million: 1e6, from: "2026-01-01" };
+    expect((await send("PUT", "/v1/prices", price)).status).toBeLessThan(300);
+    expect((await send("PATCH", "/v1/tenant", { monthly_budget: 0.5 })).status).toBe(200);
+    const before = edge.inference.requests.length;
+    try {
+      const refused = await agl.ask("POST", chatPath(id), { body: { model: "flight", messages } });
+      expect(refused).toMatchObject({ status: 402, body: { error: { code: "ERR_BUDGET" } } });
+      expect(edge.inference.requests.length).toBe(before);
+      expect(await agl.must("GET", "/proxy/state")).toMatchObject({ inflight: 0 });
+    } finally {
+      await send("PATCH", "/v1/tenant", { monthly_budget: null });
+    }
+  });
+
   it("a policy that answers as another version is an error, never a guess", async () => {
     const id = await agl.create();
     edge.inference.answer = () => ({ tokens: ["x"], model: "flight@9" });

@@ -1,0 +1,3 @@
+import { wycheproof } from "./wycheproof.ts";
+
+wycheproof("Node");
