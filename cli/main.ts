@@ -1,5 +1,6 @@
 import { Command, CommanderError } from "commander";
 import { agentsCommand } from "./commands/agents.ts";
+import { algorithmsCommand } from "./commands/algorithms.ts";
 import { auditCommand } from "./commands/audit.ts";
 import { doctorCommand } from "./commands/doctor.ts";
 import { keysCommand } from "./commands/keys.ts";
@@ -26,6 +27,7 @@ const commands = [
   tokenCommand(),
   keysCommand(),
   agentsCommand(),
+  algorithmsCommand(),
   providersCommand(),
   rolloutsCommand(),
   rewardsCommand(),

@@ -7,6 +7,7 @@ import { errorResponse } from "./http-errors.ts";
 import type { ProxyDeps } from "./proxy/call.ts";
 import { inferenceFetch } from "./proxy/inference-fetch.ts";
 import { LLM_ROUTES, type LlmRoute } from "./proxy/llm-routes.ts";
+import { messagesDialect } from "./proxy/messages/messages.ts";
 import { gatheringWriter } from "./record/gather.ts";
 import { storeWriter } from "./record/writer-client.ts";
 import { agentRoutes } from "./routes/agents.ts";
@@ -116,6 +117,8 @@ function apiRoutes(parts: EdgeParts): Hono<EdgeHono> {
   app.route("/v1/session", sessionRoutes);
   app.route("/", docsRoutes);
 
+  // Anthropic's clients read no other error than theirs.
+  app.all("/v1/messages/*", (c) => messagesDialect.errorResponse(noRoute(c.req)));
   app.use("/v1/*", async (c, next) => {
     const now = parts.now();
     const later = (work: Promise<unknown>): void => c.executionCtx.waitUntil(work);
@@ -144,7 +147,7 @@ function apiRoutes(parts: EdgeParts): Hono<EdgeHono> {
   app.route("/v1/traces", traceRoutes);
   app.route("/v1/logs", logRoutes);
   app.all("/v1/*", (c) => {
-    throw new FulgurError("ERR_NOT_FOUND", `there is no route ${c.req.method} ${c.req.path}`);
+    throw noRoute(c.req);
   });
 
   app.route("/api", aglRoutes);
@@ -155,8 +158,10 @@ function apiRoutes(parts: EdgeParts): Hono<EdgeHono> {
       ? c.text("This edge was deployed without its page.\n", 404)
       : c.env.ASSETS.fetch(c.req.raw),
   );
-  app.notFound((c) =>
-    errorResponse(new FulgurError("ERR_NOT_FOUND", `there is no route ${c.req.method} ${c.req.path}`)),
-  );
+  app.notFound((c) => errorResponse(noRoute(c.req)));
   return app;
+}
+
+function noRoute({ method, path }: { readonly method: string; readonly path: string }): FulgurError {
+  return new FulgurError("ERR_NOT_FOUND", `there is no route ${method} ${path}`);
 }

@@ -46,6 +46,9 @@ export type DropReason = (typeof DROP_REASONS)[number];
 export const REWARD_SOURCES = ["air", "terminal", "judge", "explicit", "feedback"] as const;
 export type RewardSource = (typeof REWARD_SOURCES)[number];
 
+/** The role of calls that judge a rollout: recorded in it, and no part of what its agent did. */
+export const JUDGE_ROLE = "judge";
+
 /**
  * What a token may do. `call`: LLM calls and rewards within its own rollout. `agent`: open live sessions and call in them.
  * `read`: read the tenant's records. `trainer`: create rollouts and tasks, claim and close batches, register versions.

@@ -28,9 +28,6 @@ interface Counts {
 }
 
 const ROOT = join(dirname(fileURLToPath(import.meta.url)), "..");
-/** Whole-system tests, each a stage of its own: they start every part and want the machine to themselves. */
-const SYSTEM = ["browser", "faults", "e2e"] as const;
-
 const ORACLES =
   process.env["PYTHON"] !== undefined || existsSync(join(ROOT, ".venv/bin/python"))
     ? "numbers against PyTorch, live"
@@ -48,15 +45,19 @@ const stages: readonly Stage[] = [
   {
     name: "unit",
     what: `unit, contract and conformance tests, in Node and in workerd, ${ORACLES}`,
-    run: () => vitest(SYSTEM.flatMap((folder) => ["--exclude", `test/${folder}/**`])),
+    run: () => vitest(["--project", "node", "--project", "workerd"]),
   },
-  { name: "browser", what: "the page in a real browser", run: () => vitest(["test/browser/"]) },
+  { name: "browser", what: "the page in a real browser", run: () => vitest(["--project", "system", "test/browser/"]) },
   {
     name: "faults",
     what: "parts killed, store away, upstream broken, order, clocks, disks full",
-    run: () => vitest(["test/faults/", "--no-file-parallelism"]),
+    run: () => vitest(["--project", "system", "test/faults/", "--no-file-parallelism"]),
   },
-  { name: "e2e", what: "the whole system learns", run: () => vitest(["test/e2e/", "--no-file-parallelism"]) },
+  {
+    name: "e2e",
+    what: "the whole system learns",
+    run: () => vitest(["--project", "system", "test/e2e/", "--no-file-parallelism"]),
+  },
 ];
 
 /** What is read of vitest's JSON report. */

@@ -1,7 +1,7 @@
 import { join, resolve } from "node:path";
 import { z } from "zod";
 import { FulgurError } from "#shared/errors.ts";
-import { algorithmSchema, PRESETS, type Algorithm } from "./algorithm.ts";
+import { algorithmSchema, DEFAULT_PRESET, PRESETS, type Algorithm } from "./algorithm.ts";
 import { creditSchema } from "./credit/credit.ts";
 import type { OnnxEngineOptions } from "./engine/options.ts";
 
@@ -22,6 +22,11 @@ export const trainerConfigSchema = z.strictObject({
 
   steps: z.int().min(0).max(1_000_000).default(24).describe("optimizer steps of the whole run"),
   seed: z.int().min(0).max(2_147_483_647).default(1).describe("of the order of tasks and the adapter's start"),
+  roles: z
+    .string()
+    .regex(/^[^,\s]+(,[^,\s]+)*$/, "wanted roles with commas between, such as main,rewriter")
+    .optional()
+    .describe("roles of the agent's calls that are trained, with commas between; the others are frozen (default: all)"),
   groups: z.int().min(1).max(1000).default(16).describe("tasks in a batch"),
   groupSize: z.int().min(2).max(256).default(8).describe("rollouts of each task"),
   maxAttempts: z.int().min(1).max(10).default(3).describe("tries at a rollout whose infrastructure fails"),
@@ -48,7 +53,7 @@ export const trainerConfigSchema = z.strictObject({
 
   algorithm: z
     .enum(PRESET_NAMES)
-    .default("group-pg")
+    .default(DEFAULT_PRESET)
     .describe("advantage, surrogate and aggregation (docs/ALGORITHMS.md)"),
   credit: z.enum(["identical", "discounted", "air"]).optional().describe("credit in place of the algorithm's"),
   klCoefficient: z.number().min(0).max(10).optional().describe("KL to the start in place of the algorithm's, per nat"),
@@ -82,7 +87,7 @@ export type TrainerConfig = z.infer<typeof trainerConfigSchema>;
 export function algorithmOf(config: TrainerConfig): Algorithm {
   const preset = PRESETS[config.algorithm];
   return algorithmSchema.parse({
-    ...preset,
+    advantage: preset.advantage,
     credit:
       config.credit === undefined
         ? preset.credit
@@ -93,6 +98,11 @@ export function algorithmOf(config: TrainerConfig): Algorithm {
       ...(config.entropyBonus === undefined ? {} : { entropyBonus: config.entropyBonus }),
     },
   });
+}
+
+/** The roles whose calls are trained on; undefined is all. */
+export function trainedRoles({ roles }: Pick<TrainerConfig, "roles">): readonly string[] | undefined {
+  return roles?.split(",");
 }
 
 /** How many versions a sample may be behind; `sync` is its other name for 0. */

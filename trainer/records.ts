@@ -60,13 +60,15 @@ export interface OutcomeRecord {
 
 export interface RolloutRecord extends OutcomeRecord {
   readonly groupId: string;
-  /** In the order in which they were made. */
+  /** Those of the agent, in the order in which they were made; a judge's are not among them. */
   readonly calls: readonly CallRecord[];
   /** Intermediate rewards by the tool call that earned them. */
   readonly intermediate: readonly IntermediateReward[];
 }
 
 export interface CallRecord extends RecordedCall {
+  /** Which LLM user of the agent made it, as the agent's model map names it. */
+  readonly role: string;
   /** Ids of the tool calls in the answer. */
   readonly toolCallIds: readonly string[];
   /** Milliseconds since the epoch. */

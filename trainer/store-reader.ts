@@ -11,7 +11,7 @@ import { countRollouts, readRollouts, type Rollout } from "#shared/store/rollout
 import { readRun } from "#shared/store/runs.ts";
 import { listTaskIds } from "#shared/store/tasks.ts";
 import { batches, calls, rollouts } from "#shared/tables.ts";
-import type { DropReason, RolloutStatus } from "#shared/words.ts";
+import { JUDGE_ROLE, type DropReason, type RolloutStatus } from "#shared/words.ts";
 import type { CallRecord, IntermediateReward, OutcomeRecord, Records, RolloutRecord } from "./records.ts";
 
 /** Rollouts whose calls are read in one question: libSQL answers with 10 MB at most. */
@@ -82,7 +82,10 @@ export function storeReader(db: StoreDb, tenantId: string): Records {
     },
 
     async batchRollouts(batchId) {
-      const claimed = await readBatchRollouts(db, tenantId, batchId);
+      const [claimed, batch] = await Promise.all([
+        readBatchRollouts(db, tenantId, batchId),
+        readBatch(db, tenantId, batchId),
+      ]);
       const records: RolloutRecord[] = [];
       for (const part of chunks(claimed, ROLLOUTS_PER_READ)) {
         const ids = part.map((rollout) => rollout.id);
@@ -90,7 +93,7 @@ export function storeReader(db: StoreDb, tenantId: string): Records {
           readTokens(db, tenantId, ids),
           readRewards(db, tenantId, ids),
         ]);
-        records.push(...part.map((rollout) => joined(rollout, callRows, rewardRows)));
+        records.push(...part.map((rollout) => joined(rollout, { policy: batch?.policy, callRows, rewardRows })));
       }
       return records;
     },
@@ -148,6 +151,8 @@ async function readTokens(db: StoreDb, tenantId: string, rolloutIds: readonly st
       id: calls.id,
       rolloutId: calls.rolloutId,
       attempt: calls.attempt,
+      role: calls.role,
+      policy: calls.policy,
       policyVersion: calls.policyVersion,
       response: calls.response,
       prefixCallId: calls.prefixCallId,
@@ -171,8 +176,18 @@ async function readTokens(db: StoreDb, tenantId: string, rolloutIds: readonly st
   return rows.map((row) => ({ ...row, promptTokenIds: prompts.get(row.id) ?? null }));
 }
 
-/** A rollout with the calls and rewards of the attempt that ended it; those of failed attempts stay in the store. */
-function joined(rollout: Rollout, callRows: readonly TokenRow[], rewardRows: readonly Reward[]): RolloutRecord {
+interface Rows {
+  /** The batch's. */
+  readonly policy: string | undefined;
+  readonly callRows: readonly TokenRow[];
+  readonly rewardRows: readonly Reward[];
+}
+
+/**
+ * A rollout with the agent's calls and the rewards of the attempt that ended it; those of failed attempts stay in the store,
+ * as do calls that a judge made or that another policy answered: its weights are not the ones that are trained.
+ */
+function joined(rollout: Rollout, { policy, callRows, rewardRows }: Rows): RolloutRecord {
   const { id, groupId, attempt, status, reward, outcome } = rollout;
   if (groupId === null) throw new FulgurError("ERR_STORE", `rollout ${id} is in a batch but in no group`);
   const isOwn = (row: { readonly rolloutId: string; readonly attempt: number }): boolean =>
@@ -183,7 +198,9 @@ function joined(rollout: Rollout, callRows: readonly TokenRow[], rewardRows: rea
     status,
     reward,
     outcome,
-    calls: callRows.filter(isOwn).map(callRecord),
+    calls: callRows
+      .filter((row) => isOwn(row) && row.role !== JUDGE_ROLE && (row.policy === null || row.policy === policy))
+      .map(callRecord),
     intermediate: rewardRows
       .filter((row) => isOwn(row) && (row.source === "air" || row.callId !== null))
       .map(intermediateReward),
@@ -191,9 +208,19 @@ function joined(rollout: Rollout, callRows: readonly TokenRow[], rewardRows: rea
 }
 
 function callRecord(row: TokenRow): CallRecord {
-  const { id: callId, promptTokenIds, responseTokenIds, behaviourLogprobs, policyVersion, trainable, latencyMs } = row;
+  const {
+    id: callId,
+    role,
+    promptTokenIds,
+    responseTokenIds,
+    behaviourLogprobs,
+    policyVersion,
+    trainable,
+    latencyMs,
+  } = row;
   return {
     callId,
+    role,
     policyVersion,
     trainable,
     latencyMs,

@@ -7,6 +7,7 @@ import { rolloutJti } from "#shared/store/tokens.ts";
 import type { Principal, RolloutClaims } from "#shared/tokens.ts";
 import { budget, type Budget, type BudgetRequest, type Reservation } from "../budget.ts";
 import { RetryLaterError } from "../http-errors.ts";
+import type { GatheringWriter } from "../record/gather.ts";
 import { writerError } from "../record/writer-client.ts";
 import { oneAsker } from "../one-asker.ts";
 import { TtlCache } from "../ttl-cache.ts";
@@ -30,7 +31,8 @@ export interface AdmissionRequest {
   readonly principal: Principal;
   readonly rollout: RolloutClaims;
   readonly db: () => StoreDb;
-  readonly writer: StoreWriter;
+  /** Where it gathers appends, it says when they are too far behind for a new call to begin. */
+  readonly writer: StoreWriter & Partial<Pick<GatheringWriter, "isBehind">>;
   /** Asked only where the tenant has a budget. */
   readonly most: () => MostOfCall;
   readonly now: number;
@@ -175,6 +177,8 @@ export function admission(): Admission {
     async admit(request) {
       const { rollout } = request;
       const key = rollout.rolloutId;
+      // First of all: to refuse must cost little, or it helps nobody.
+      if (request.writer.isBehind?.() === true) throw tooBusy();
       noteCall(request, key);
       const [state, up] = await Promise.all([
         stateOf(request, key),
@@ -227,6 +231,13 @@ export function storeAway(cause?: unknown): RetryLaterError {
   }
   return new RetryLaterError("ERR_STORE", "the store is away, so this call could not be recorded; try again", {
     cause,
+    retryAfterSeconds: 1,
+  });
+}
+
+/** What new calls are told while the records of those before are behind. */
+function tooBusy(): RetryLaterError {
+  return new RetryLaterError("ERR_STORE", "too many calls wait for their records to be stored; try again in a second", {
     retryAfterSeconds: 1,
   });
 }

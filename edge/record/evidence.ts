@@ -2,7 +2,7 @@ import { and, asc, eq, inArray, ne, sql } from "drizzle-orm";
 import type { StoreDb } from "#shared/store/connect.ts";
 import type { Rollout } from "#shared/store/rollouts.ts";
 import { calls, rewards, rollouts, tasks, type Json, type Judge } from "#shared/tables.ts";
-import type { RewardSource } from "#shared/words.ts";
+import { JUDGE_ROLE, type RewardSource } from "#shared/words.ts";
 
 /** What the store knows of a rollout's newest attempt when it ends. */
 export interface Evidence {
@@ -27,9 +27,6 @@ export interface SeenCall {
   /** The assistant's message. */
   readonly response: Json | null;
 }
-
-/** The role of calls that judge a rollout; they are recorded in it and are no part of what its agent did. */
-export const JUDGE_ROLE = "judge";
 
 /**
  * Reads the evidence of some rollouts in one round trip, without prompts and token ids: those are most of a call.

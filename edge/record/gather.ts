@@ -5,27 +5,48 @@ import { writerError } from "./writer-client.ts";
 
 /**
  * Appends of an isolate's concurrent requests, sent to the writer together: while one append is under way the next gather,
- * and one of the requests that wait then takes them all. A call to a Durable Object costs far more than what it
+ * and one of the requests that wait then takes them along. A call to a Durable Object costs far more than what it
  * carries, and an object takes about a thousand of them a second.
  */
 export interface Gatherer {
   /** As {@link StoreWriter.append}; `writer` must be the asking request's own. */
   append(units: readonly (readonly Writable[])[], writer: Pick<StoreWriter, "append">): Promise<void>;
+  /**
+   * Whether so many appends wait for so long that a new request had better come again later: all share one thread, and the
+   * more of them are under way, the more each is late.
+   */
+  isBehind(): boolean;
 }
+
+/** A writer that knows how far the isolate's appends are behind. */
+export type GatheringWriter = StoreWriter & Pick<Gatherer, "isBehind">;
 
 /**
  * So many that wait are sent without waiting for the append that is under way: the writer then has its next group at hand
- * while libSQL commits this one.
+ * while libSQL commits this one. It is also the most that one append takes along: requests whose answers leave all at once
+ * bring their next calls all at once, and the isolate and libSQL then wait for each other in turn.
  */
 const FULL = 64;
+/** Of appends under way at once: together, what the writer commits as one group. */
+const MOST_LEADERS = 4;
 /** A request that has waited for so long takes care of itself: the one that went ahead for it may have been ended. */
 const PATIENCE_MS = 8000;
+/** A call that is refused comes again after a second: a shorter wait is better than that. */
+const BEHIND = { appends: 128, ms: 1000 } as const;
+/** Behind, however fast they are stored. */
+const MOST_OPEN = 1024;
+
+export interface GathererOptions {
+  readonly patienceMs?: number;
+  readonly now?: () => number;
+}
 
 type Units = readonly (readonly EncodedStatement[])[];
 
-/** `lead`: take what has gathered and send it. `alone`: nobody has stored it for you. */
+/** `lead`: send your units and theirs. `alone`: nobody has stored it for you. */
 type Outcome =
-  | { readonly status: "stored" | "lead" | "alone" }
+  | { readonly status: "stored" | "alone" }
+  | { readonly status: "lead"; readonly leader: Leader }
   | { readonly status: "failed"; readonly cause: unknown };
 
 interface Waiting {
@@ -33,16 +54,30 @@ interface Waiting {
   readonly settle: (outcome: Outcome) => void;
 }
 
-export function gatherer(patienceMs = PATIENCE_MS): Gatherer {
-  let waiting: Waiting[] = [];
-  const leaders = new Set<symbol>();
+/** Of one append; those that it takes along are its own from the moment that it is named. */
+interface Leader {
+  readonly others: readonly Waiting[];
+}
 
-  /** Sends one's own units with all that wait, then hands the lead on. */
-  async function lead(own: Units, writer: Pick<StoreWriter, "append">): Promise<void> {
-    const me = Symbol("leader");
-    leaders.add(me);
-    const others = waiting;
-    waiting = [];
+export function gatherer({ patienceMs = PATIENCE_MS, now = Date.now }: GathererOptions = {}): Gatherer {
+  let waiting: Waiting[] = [];
+  const leaders = new Set<Leader>();
+  /** Appends that are not stored yet, the oldest first. */
+  const open = new Set<{ readonly since: number }>();
+
+  function mayLead(): boolean {
+    return leaders.size === 0 || (leaders.size < MOST_LEADERS && waiting.length >= FULL);
+  }
+
+  function newLeader(): Leader {
+    const leader: Leader = { others: waiting.splice(0, FULL) };
+    leaders.add(leader);
+    return leader;
+  }
+
+  /** Sends one's own units with those of others, then hands the lead on. */
+  async function lead(own: Units, leader: Leader, writer: Pick<StoreWriter, "append">): Promise<void> {
+    const { others } = leader;
     const settle = (outcome: Outcome): void => others.forEach((other) => other.settle(outcome));
     try {
       await writer.append([...own, ...others.flatMap(({ units }) => units)]);
@@ -57,7 +92,10 @@ export function gatherer(patienceMs = PATIENCE_MS): Gatherer {
       settle({ status: "alone" });
       await writer.append(own);
     } finally {
-      if (leaders.delete(me)) waiting.shift()?.settle({ status: "lead" });
+      if (leaders.delete(leader) && mayLead()) {
+        const next = waiting.shift();
+        next?.settle({ status: "lead", leader: newLeader() });
+      }
     }
   }
 
@@ -77,18 +115,41 @@ export function gatherer(patienceMs = PATIENCE_MS): Gatherer {
     return outcome;
   }
 
+  async function stored(units: Units, writer: Pick<StoreWriter, "append">): Promise<void> {
+    if (mayLead()) return lead(units, newLeader(), writer);
+    const outcome = await queue(units);
+    if (outcome.status === "lead") return lead(units, outcome.leader, writer);
+    if (outcome.status === "alone") return writer.append(units);
+    if (outcome.status === "failed") {
+      const cause = writerError(outcome.cause);
+      const code = cause instanceof FulgurError && cause.code === "ERR_DISK" ? "ERR_DISK" : "ERR_STORE";
+      throw new FulgurError(code, "the writer did not take the record; try again in a second", { cause });
+    }
+  }
+
   return {
     async append(given, writer) {
-      const units = given.map((unit) => unit.map(encoded));
-      if (leaders.size === 0 || (leaders.size === 1 && waiting.length >= FULL)) return lead(units, writer);
-      const outcome = await queue(units);
-      if (outcome.status === "lead") return lead(units, writer);
-      if (outcome.status === "alone") return writer.append(units);
-      if (outcome.status === "failed") {
-        const cause = writerError(outcome.cause);
-        const code = cause instanceof FulgurError && cause.code === "ERR_DISK" ? "ERR_DISK" : "ERR_STORE";
-        throw new FulgurError(code, "the writer did not take the record; try again in a second", { cause });
+      const mine = { since: now() };
+      open.add(mine);
+      try {
+        await stored(
+          given.map((unit) => unit.map(encoded)),
+          writer,
+        );
+      } finally {
+        open.delete(mine);
       }
+    },
+    isBehind() {
+      if (open.size < BEHIND.appends) return false;
+      const at = now();
+      for (const append of open) {
+        const waitedMs = at - append.since;
+        // Past its own patience: its request was ended, and with it what would have taken it off the list.
+        if (waitedMs > 2 * patienceMs) open.delete(append);
+        else return open.size >= MOST_OPEN || (open.size >= BEHIND.appends && waitedMs > BEHIND.ms);
+      }
+      return false;
     },
   };
 }
@@ -104,7 +165,7 @@ const gatherers = new WeakMap<object, Gatherer>();
  * @param isolate what lives as long as the isolate, such as its environment
  * @param stub makes the request's own way to the writer, where it is needed
  */
-export function gatheringWriter(isolate: object, stub: () => StoreWriter): StoreWriter {
+export function gatheringWriter(isolate: object, stub: () => StoreWriter): GatheringWriter {
   let gathers = gatherers.get(isolate);
   if (gathers === undefined) gatherers.set(isolate, (gathers = gatherer()));
   const gathered = gathers;
@@ -112,5 +173,6 @@ export function gatheringWriter(isolate: object, stub: () => StoreWriter): Store
     append: (units) => gathered.append(units, { append: (all) => stub().append(all) }),
     transact: (statements) => stub().transact(statements),
     status: () => stub().status(),
+    isBehind: () => gathered.isBehind(),
   };
 }

@@ -235,6 +235,18 @@ describe("bodies and paths", () => {
     });
   });
 
+  it("answers an unknown route under Anthropic's in Anthropic's form", async () => {
+    const count = { model: "claude", messages: [{ role: "user", content: "hi" }] };
+    expect(await ask("POST", "/v1/messages/count_tokens", { body: count })).toEqual({
+      status: 404,
+      body: {
+        type: "error",
+        error: { type: "not_found_error", message: "there is no route POST /v1/messages/count_tokens" },
+        request_id: expect.stringMatching(/^req_/),
+      },
+    });
+  });
+
   it("answers an unknown route with 404 in the same form", async () => {
     expect(await ask("GET", "/v1/nothing", { scopes: ["read"] })).toMatchObject({
       status: 404,

@@ -5,7 +5,8 @@ import { parseFlags } from "../../trainer/config.ts";
 
 describe("PRESETS", () => {
   it("has the default's choices in full: results depend on each of them", () => {
-    expect(PRESETS["group-pg"]).toEqual({
+    const { notes: _, ...choices } = PRESETS["group-pg"];
+    expect(choices).toEqual({
       credit: { type: "identical" },
       advantage: { type: "group-mean" },
       loss: {
@@ -35,12 +36,13 @@ describe("PRESETS", () => {
 
   it.each(Object.entries(PRESETS))(
     "%s is an option, survives being written down, and has a section",
-    (name, preset) => {
+    (name, { notes, ...preset }) => {
       expect(parseFlags(["--run", "1", "--algorithm", name]).algorithm).toBe(name);
       expect(algorithmSchema.parse(JSON.parse(JSON.stringify(preset)))).toEqual(preset);
       const docs = readFileSync(new URL("../../docs/ALGORITHMS.md", import.meta.url), "utf8");
       expect(docs).toContain(`--algorithm ${name.replace("-baseline", "")}`);
       expect(docs).toContain(`\`${name}\``);
+      expect(docs).toContain(notes.paper?.split(", ").at(-1) ?? "Ours.");
     },
   );
 });

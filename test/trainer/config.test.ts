@@ -8,6 +8,7 @@ import {
   parseFlags,
   runPaths,
   stalenessBound,
+  trainedRoles,
 } from "../../trainer/config.ts";
 
 describe("parseFlags", () => {
@@ -33,11 +34,17 @@ describe("parseFlags", () => {
     [["--run", "1", "--groups", "0"], "--groups: Too small: expected number to be >=1, 0 came"],
     [["--run", "1", "--groups", "many"], '--groups: Invalid input: expected number, received string, "many" came'],
     [["--run", "1", "--method", "half"], '"half" came'],
+    [["--run", "1", "--roles", "main,,judge"], "--roles: wanted roles with commas between"],
     [["--run", "1", "--edge-url", "nowhere"], '"nowhere" came'],
   ])("refuses %j in one sentence", (argv, sentence) => {
     expect(() => parseFlags(argv)).toThrow(
       expect.objectContaining({ code: "ERR_CONFIG", message: expect.stringContaining(sentence) }),
     );
+  });
+
+  it("takes roles with commas between, and trains all where there are none", () => {
+    expect(trainedRoles(parseFlags(["--run", "1", "--roles", "main,rewriter"]))).toEqual(["main", "rewriter"]);
+    expect(trainedRoles(parseFlags(["--run", "1"]))).toBeUndefined();
   });
 
   it("documents every flag", () => {
@@ -51,7 +58,8 @@ describe("parseFlags", () => {
 
 describe("a configuration", () => {
   it("is its preset with what was given in its place", () => {
-    expect(algorithmOf(parseFlags(["--run", "1"]))).toEqual(PRESETS["group-pg"]);
+    const { notes: _, ...choices } = PRESETS["group-pg"];
+    expect(algorithmOf(parseFlags(["--run", "1"]))).toEqual(choices);
     const { credit, loss, advantage } = algorithmOf(
       parseFlags([
         "--run",

@@ -60,6 +60,7 @@ function groups(step = 3) {
         behaviourLogprobs: Float32Array.of(-1),
         policyVersion,
         trainable: true,
+        role: "main",
         toolCallIds: [],
         startedAt: 0,
         latencyMs: 1,

@@ -150,6 +150,18 @@ describe("trainRun", () => {
     expect(world.rollouts.size).toBeLessThanOrEqual(2 * (2 + 4 + 2) * 2);
   });
 
+  it("trains on the roles that were asked for, and says which there are where nobody has such calls", async () => {
+    await trainRun(world.deps(world.config({ roles: "rewriter,main", steps: 1 })));
+    expect(world.routeVersion).toBe(1);
+    world.batches.clear();
+    await expect(trainRun(world.deps(world.config({ run: "r2", roles: "rewriter" })))).rejects.toMatchObject({
+      code: "ERR_CONFIG",
+      message: expect.stringContaining(
+        "none of 4 rollouts has a trainable call of --roles rewriter; their calls have the roles main",
+      ),
+    });
+  });
+
   it("begins a second run at the base, under the next version numbers", async () => {
     await trainRun(world.deps(world.config({ steps: 2, evalTasks: 0 })));
     Object.assign(world.run, { evalBefore: null, evalAfter: null, finishedAt: null });

@@ -26,6 +26,7 @@ function callAt(startedAt: number, latencyMs: number, tokens: number, policyVers
     behaviourLogprobs: new Float32Array(tokens).fill(-1),
     policyVersion,
     trainable: true,
+    role: "main",
     toolCallIds: [],
     startedAt,
     latencyMs,

@@ -72,7 +72,11 @@ beforeAll(async () => {
   for (const [at, id] of ["g1_0", "g1_1", "g2_0"].entries()) {
     const ref = { tenantId: TENANT, rolloutId: id, attempt: 1 };
     await write(recordCall(callOf(id, "a", 30, { toolCallId: `tool_${id}` })));
-    await write(recordCall(callOf(id, "b", 40, {})));
+    await write(recordCall({ ...callOf(id, "b", 40, {}), role: "checker" }));
+    // A judge's call is in the rollout and no part of what the agent did.
+    await write(recordCall({ ...callOf(id, "judge", 45, {}), role: "judge", policyVersion: 0 }));
+    // Nor is one that another policy answered what this one is trained on.
+    await write(recordCall({ ...callOf(id, "other", 42, {}), policy: "planner" }));
     // A call of an attempt that is over belongs to no trajectory.
     await write(recordCall({ ...callOf(id, "old", 5, {}), attempt: 0 }));
     await write(
@@ -165,6 +169,7 @@ describe("storeReader", () => {
     expect(first?.calls).toEqual([
       {
         callId: "ca_g1_0_a",
+        role: "main",
         policyVersion: 4,
         trainable: true,
         latencyMs: 7,
@@ -174,7 +179,7 @@ describe("storeReader", () => {
         behaviourLogprobs: Float32Array.of(-0.5),
         toolCallIds: ["tool_g1_0"],
       },
-      expect.objectContaining({ callId: "ca_g1_0_b", toolCallIds: [] }),
+      expect.objectContaining({ callId: "ca_g1_0_b", role: "checker", toolCallIds: [] }),
     ]);
     expect(await records.batchRollouts("ba_none")).toEqual([]);
 
@@ -203,6 +208,6 @@ describe("storeReader", () => {
     expect((await records.outcomes(["g1_1", "other"])).map(({ id, reward }) => ({ id, reward }))).toEqual([
       { id: "g1_1", reward: 1 },
     ]);
-    expect(await records.totals(RUN)).toEqual({ rollouts: 6, calls: 9, dropped: { stale: 2 } });
+    expect(await records.totals(RUN)).toEqual({ rollouts: 6, calls: 15, dropped: { stale: 2 } });
   });
 });

@@ -1,10 +1,10 @@
 import { FulgurError } from "#shared/errors.ts";
 import type { EdgeClient } from "#shared/client.ts";
-import { algorithmOf, stalenessBound, type TrainerConfig } from "../config.ts";
+import { algorithmOf, stalenessBound, trainedRoles, type TrainerConfig } from "../config.ts";
 import type { Records, RolloutRecord, WaitingGroup } from "../records.ts";
 import { nextGroupId, rolloutIdOf, startedAtStep } from "./group-ids.ts";
 import { capacity } from "./pace.ts";
-import { sift, type SiftedGroup } from "./sift.ts";
+import { sift, type Sifted, type SiftedGroup } from "./sift.ts";
 import { isDue, type Lineage } from "./staleness.ts";
 import { taskOfGroup } from "./task-order.ts";
 
@@ -54,7 +54,8 @@ export function batchIdOf(runId: string, step: number): string {
  * groups without a spread are replaced, up to `refillGroups` of them. Every part may be repeated: after a crash the
  * batch is found in the store with what it had claimed.
  * @returns undefined when none of very many groups has a spread: the rewards no longer vary
- * @throws FulgurError ERR_TIMEOUT when no rollout ends for `wedgeMinutes`
+ * @throws FulgurError ERR_TIMEOUT when no rollout ends for `wedgeMinutes`, ERR_CONFIG when no rollout has a call of a
+ * role that is trained
  */
 export async function gatherBatch(deps: ClaimDeps, position: ClaimPosition): Promise<Batch | undefined> {
   const { config, edge, records } = deps;
@@ -70,7 +71,8 @@ export async function gatherBatch(deps: ClaimDeps, position: ClaimPosition): Pro
     const fresh = (await records.batchRollouts(batchId)).filter((record) => !seen.has(record.id));
     for (const record of fresh) seen.add(record.id);
     const maxStaleness = stalenessBound(config);
-    const sifted = sift(fresh, { credit, advantage, lineage, step, maxStaleness });
+    const sifted = sift(fresh, { credit, advantage, lineage, step, maxStaleness, roles: trainedRoles(config) });
+    if (groups.length === 0) checkRoles(config, fresh, sifted);
     groups.push(...sifted.groups);
     for (const [reason, ids] of sifted.dropped) {
       await edge.dropRollouts(ids, reason);
@@ -93,6 +95,17 @@ export async function gatherBatch(deps: ClaimDeps, position: ClaimPosition): Pro
   if (groups.length === 0) return undefined;
   const claimedGroups = new Set(claimed.map((record) => record.groupId)).size;
   return { batchId, groups, claimed, claimedGroups, flatGroups: flat.size, stale };
+}
+
+/** Rollouts would be made for ever without one that trains, where the agent knows none of the roles. */
+function checkRoles({ roles }: TrainerConfig, fresh: readonly RolloutRecord[], { dropped }: Sifted): void {
+  const mute = dropped.get("no_trainable_call")?.length ?? 0;
+  if (roles === undefined || mute === 0 || mute < fresh.length) return;
+  const seen = new Set(fresh.flatMap((record) => record.calls.map((call) => call.role)));
+  throw new FulgurError(
+    "ERR_CONFIG",
+    `none of ${mute} rollouts has a trainable call of --roles ${roles}; their calls have the roles ${[...seen].toSorted().join(", ")}, as the agent's model map names them`,
+  );
 }
 
 /** Keeps the line of rollouts as long as the pace allows; at each call as many groups as are missing. */

@@ -1,5 +1,6 @@
 import { groupAdvantage, type AdvantageConfig } from "../advantage/advantage.ts";
 import { assignCredit, type CreditConfig } from "../credit/credit.ts";
+import { selectCalls } from "../credit/roles.ts";
 import type { RolloutRewards } from "../credit/rollout-rewards.ts";
 import type { IntermediateReward, RolloutRecord } from "../records.ts";
 import type { DropReason } from "#shared/words.ts";
@@ -34,6 +35,8 @@ export interface SiftOptions {
   /** Steps trained so far. */
   readonly step: number;
   readonly maxStaleness: number;
+  /** Roles whose calls are trained on; absent is all. */
+  readonly roles?: readonly string[] | undefined;
 }
 
 /**
@@ -41,7 +44,7 @@ export interface SiftOptions {
  * too old, and groups that are left without a spread: their advantages would be 0 (or, by float noise, worse).
  */
 export function sift(records: readonly RolloutRecord[], options: SiftOptions): Sifted {
-  const { credit, advantage, lineage, step, maxStaleness } = options;
+  const { credit, advantage, lineage, step, maxStaleness, roles } = options;
   const dropped = new Map<DropReason, string[]>();
   const drop = (reason: DropReason, ids: readonly string[]): void => {
     dropped.set(reason, [...(dropped.get(reason) ?? []), ...ids]);
@@ -50,7 +53,7 @@ export function sift(records: readonly RolloutRecord[], options: SiftOptions): S
   for (const [groupId, members] of Map.groupBy(records, (record) => record.groupId)) {
     const fit = [];
     for (const record of members) {
-      const trajectory = buildTrajectory(record.calls);
+      const trajectory = buildTrajectory(selectCalls(record.calls, roles));
       const sampledBy = oldestVersion(trajectory.transitions);
       const rewards = rewardsOf(record, trajectory);
       if (rewards === undefined) drop("no_reward", [record.id]);

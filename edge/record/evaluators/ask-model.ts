@@ -2,6 +2,7 @@ import type { ModelTarget } from "#shared/agent-settings.ts";
 import { FulgurError } from "#shared/errors.ts";
 import { readRollout } from "#shared/store/rollouts.ts";
 import { readTenantSettings } from "#shared/store/tenants.ts";
+import { JUDGE_ROLE } from "#shared/words.ts";
 import { writerOf, type Env } from "../../config.ts";
 import { requestDb, type EdgeParts } from "../../context.ts";
 import type { RoutedModel, TenantDirectory } from "../../directory.ts";
@@ -14,7 +15,6 @@ import { handle, type Answered } from "../../proxy/handle.ts";
 import { inferenceFetch } from "../../proxy/inference-fetch.ts";
 import { providerCall } from "../../proxy/provider/provider.ts";
 import { readAnswer, takeWhole } from "../../proxy/whole-answer.ts";
-import { JUDGE_ROLE } from "../evidence.ts";
 import { gatheringWriter } from "../gather.ts";
 import { cannotJudge, type EvaluatorDeps } from "./contract.ts";
 

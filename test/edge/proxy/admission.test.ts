@@ -6,6 +6,7 @@ import { revokeToken } from "#shared/store/tokens.ts";
 import { newId } from "#shared/ids.ts";
 import type { StoreWriter } from "#shared/store/statement.ts";
 import { admission, type AdmissionRequest } from "../../../edge/proxy/admission.ts";
+import { LLM_ROUTES } from "../../../edge/proxy/llm-routes.ts";
 import { startTestStore, type TestStore } from "../../support/store.ts";
 
 let store: TestStore;
@@ -55,6 +56,29 @@ describe("admission", () => {
     expect([one.reads(), other.reads()]).toEqual([2, 1]);
     // The other's state is a second old by now, but was looked at again with the first's.
     await gate.admit(other.request(1499, { db: () => expect.unreachable("it need not ask") }));
+  });
+
+  it("refuses a call at once while records are behind, and asks it to come again after a second", async () => {
+    const { request, reads } = await running();
+    const gate = admission();
+    let behind = true;
+    const writer = { ...store.writer, isBehind: () => behind };
+    const refused = await gate.admit(request(0, { writer })).catch((thrown: unknown) => thrown);
+    expect(refused).toMatchObject({ code: "ERR_STORE", retryAfterSeconds: 1 });
+    expect(reads()).toBe(0);
+    // In the words of each dialect.
+    for (const [path, body] of [
+      ["/v1/chat/completions", { error: { type: "server_error", code: "ERR_STORE" } }],
+      ["/v1/messages", { type: "error", error: { type: "overloaded_error" } }],
+    ] as const) {
+      const response = LLM_ROUTES.get(path)?.errorResponse(refused);
+      expect([path, response?.status, response?.headers.get("retry-after")]).toEqual([path, 503, "1"]);
+      expect(await response?.json()).toMatchObject(body);
+    }
+    behind = false;
+    // Nothing was spent.
+    for (let call = 0; call < 3; call++) await gate.admit(request(0, { writer }));
+    await expect(gate.admit(request(0, { writer }))).rejects.toThrow("has spent its budget (3 of 3 calls");
   });
 
   it("learns of an end, a revocation and a new attempt from the question beside the calls", async () => {

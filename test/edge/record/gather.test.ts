@@ -49,14 +49,19 @@ describe("gatherer", () => {
     await last;
   });
 
-  it("sends what waits without waiting for the append before it once it is a group's worth, and no third", async () => {
+  it("sends a group's worth without waiting for the appends before it, never more in one and four at once", async () => {
     const { asked, answers, append } = writer();
     const gathers = gatherer();
-    const all = Array.from({ length: 1 + 64 + 1 + 100 }, () => gathers.append([unit("a")], { append }));
-    expect(asked.map((units) => units.length)).toEqual([1, 65]);
-    answers[1]?.resolve();
-    await expect.poll(() => asked.map((units) => units.length)).toEqual([1, 65, 100]);
-    for (const { resolve } of answers) resolve();
+    const all = Array.from({ length: 1 + 3 * 65 + 100 }, () => gathers.append([unit("a")], { append }));
+    expect(asked.map((units) => units.length)).toEqual([1, 65, 65, 65]);
+    answers[2]?.resolve();
+    await expect.poll(() => asked.map((units) => units.length)).toEqual([1, 65, 65, 65, 65]);
+    // The 35 that are left are less than a group: they wait for all that is under way.
+    for (const at of [0, 1, 3]) answers[at]?.resolve();
+    await expect.poll(() => answers).toHaveLength(5);
+    answers[4]?.resolve();
+    await expect.poll(() => asked.map((units) => units.length)).toEqual([1, 65, 65, 65, 65, 35]);
+    answers[5]?.resolve();
     await Promise.all(all);
   });
 
@@ -113,7 +118,7 @@ describe("gatherer", () => {
 
   it("goes on by itself when the request that went ahead is not heard of any more", async () => {
     const { asked, answers, append } = writer();
-    const gathers = gatherer(20);
+    const gathers = gatherer({ patienceMs: 20 });
     const lost = gathers.append([unit("a")], { append });
     const waits = gathers.append([unit("b")], { append });
     await expect.poll(() => asked).toEqual([["a"], ["b"]]);
@@ -122,5 +127,53 @@ describe("gatherer", () => {
     expect(asked).toEqual([["a"], ["b"], ["c"]]);
     for (const { resolve } of answers) resolve();
     await Promise.all([lost, waits, after]);
+  });
+
+  it("is behind once 128 appends wait and the oldest of them for over a second, until they are stored", async () => {
+    const { answers, append } = writer();
+    let now = 0;
+    const gathers = gatherer({ now: () => now });
+    const appends = (many: number) => Array.from({ length: many }, () => gathers.append([unit("a")], { append }));
+    const all = appends(127);
+    now = 1001;
+    expect(gathers.isBehind()).toBe(false);
+    all.push(...appends(1));
+    expect(gathers.isBehind()).toBe(true);
+    now = 1000;
+    expect(gathers.isBehind()).toBe(false);
+    now = 1001;
+    // The first and the 65 sent after it.
+    for (const { resolve } of answers) resolve();
+    await Promise.all(all.slice(0, 66));
+    expect(gathers.isBehind()).toBe(false);
+    await expect.poll(() => answers).toHaveLength(3);
+    answers[2]?.resolve();
+    await Promise.all(all);
+  });
+
+  it("is behind with 1,024 appends, however short they wait", async () => {
+    const { answers, append } = writer();
+    const gathers = gatherer({ now: () => 0 });
+    for (let at = 0; at < 1023; at++) void gathers.append([unit("a")], { append }).catch(() => undefined);
+    expect(gathers.isBehind()).toBe(false);
+    void gathers.append([unit("a")], { append }).catch(() => undefined);
+    expect(gathers.isBehind()).toBe(true);
+    expect(answers).toHaveLength(4);
+  });
+
+  it("does not stay behind for requests that were ended before they could say so", async () => {
+    const { answers, append } = writer();
+    let now = 0;
+    const gathers = gatherer({ now: () => now });
+    const lost = Array.from({ length: 200 }, () => gathers.append([unit("a")], { append }));
+    now = 16_000;
+    expect(gathers.isBehind()).toBe(true);
+    now = 16_001;
+    expect(gathers.isBehind()).toBe(false);
+    expect(answers).toHaveLength(4);
+    for (const { resolve } of answers) resolve();
+    await expect.poll(() => answers).toHaveLength(5);
+    answers[4]?.resolve();
+    await Promise.all(lost);
   });
 });

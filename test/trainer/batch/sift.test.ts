@@ -38,6 +38,7 @@ function call(
 ) {
   return {
     callId,
+    role: "main",
     promptTokenIds: Int32Array.from(prompt),
     responseTokenIds: Int32Array.from(response),
     behaviourLogprobs: new Float32Array(response.length).fill(-1),
@@ -100,6 +101,32 @@ describe("sift", () => {
       [0.125, 0.625],
       [-0.375, -0.375],
     ]);
+  });
+
+  it("trains on the calls of selected roles alone: the frozen one takes no share of a discounted return", () => {
+    const discounted: SiftOptions = { ...options, credit: { type: "discounted", gamma: 0.5 }, roles: ["main"] };
+    // The checker's call is older than the bound too, which is no matter: nothing is trained on it.
+    const checked = [
+      call("c1", [1], [2], [], 5),
+      { ...call("c2", [9], [9], [], 1), role: "checker" },
+      call("c3", [8], [4], [], 5),
+    ];
+    const { groups, dropped } = sift(
+      [
+        record("a", "g", 1, { calls: checked }),
+        record("b", "g", 0),
+        record("none", "g", 1, { calls: checked.slice(1, 2) }),
+      ],
+      discounted,
+    );
+    // Credits [0.5, 1] and [0, 0]: means 0.75 and 0, the group's 0.375.
+    expect(groups[0]?.rollouts.map((each) => [...each.advantages_T])).toEqual([
+      [0.125, 0.625],
+      [-0.375, -0.375],
+    ]);
+    expect(groups[0]?.rollouts[0]?.trajectory.transitions.map((each) => each.callId)).toEqual(["c1", "c3"]);
+    expect(groups[0]?.rollouts[0]?.trajectory.skipped).toEqual({});
+    expect(Object.fromEntries(dropped)).toEqual({ no_trainable_call: ["none"] });
   });
 
   it("measures staleness from the oldest call of a rollout", () => {

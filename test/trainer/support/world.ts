@@ -296,6 +296,7 @@ function recordOf(rollout: WorldRollout): RolloutRecord {
     calls: [
       {
         callId: `ca_${id}`,
+        role: "main",
         promptTokenIds: Int32Array.of(1, 2),
         responseTokenIds: Int32Array.of(reward === 1 ? 3 : 4),
         behaviourLogprobs: Float32Array.of(Math.log(0.5)),
