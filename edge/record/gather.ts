@@ -31,8 +31,11 @@ const FULL = 64;
 const MOST_LEADERS = 4;
 /** A request that has waited for so long takes care of itself: the one that went ahead for it may have been ended. */
 const PATIENCE_MS = 8000;
-/** A call that is refused comes again after a second: a shorter wait is better than that. */
-const BEHIND = { appends: 128, ms: 1000 } as const;
+/**
+ * A refused call comes again after a second or more and has cost half of an answered one by then, so waiting is better
+ * until it takes clearly longer than that.
+ */
+const BEHIND = { appends: 256, ms: 2000 } as const;
 /** Behind, however fast they are stored. */
 const MOST_OPEN = 1024;
 

@@ -129,25 +129,25 @@ describe("gatherer", () => {
     await Promise.all([lost, waits, after]);
   });
 
-  it("is behind once 128 appends wait and the oldest of them for over a second, until they are stored", async () => {
+  it("is behind once 256 appends wait and the oldest of them for over two seconds, until they are stored", async () => {
     const { answers, append } = writer();
     let now = 0;
     const gathers = gatherer({ now: () => now });
     const appends = (many: number) => Array.from({ length: many }, () => gathers.append([unit("a")], { append }));
-    const all = appends(127);
-    now = 1001;
+    const all = appends(255);
+    now = 2001;
     expect(gathers.isBehind()).toBe(false);
     all.push(...appends(1));
     expect(gathers.isBehind()).toBe(true);
-    now = 1000;
+    now = 2000;
     expect(gathers.isBehind()).toBe(false);
-    now = 1001;
-    // The first and the 65 sent after it.
+    now = 2001;
+    // The first alone, then three groups of 65.
     for (const { resolve } of answers) resolve();
-    await Promise.all(all.slice(0, 66));
+    await Promise.all(all.slice(0, 196));
     expect(gathers.isBehind()).toBe(false);
-    await expect.poll(() => answers).toHaveLength(3);
-    answers[2]?.resolve();
+    await expect.poll(() => answers).toHaveLength(5);
+    answers[4]?.resolve();
     await Promise.all(all);
   });
 
@@ -165,7 +165,7 @@ describe("gatherer", () => {
     const { answers, append } = writer();
     let now = 0;
     const gathers = gatherer({ now: () => now });
-    const lost = Array.from({ length: 200 }, () => gathers.append([unit("a")], { append }));
+    const lost = Array.from({ length: 256 }, () => gathers.append([unit("a")], { append }));
     now = 16_000;
     expect(gathers.isBehind()).toBe(true);
     now = 16_001;
