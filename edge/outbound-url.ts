@@ -1,5 +1,6 @@
 import { FulgurError } from "#shared/errors.ts";
 
+const OTHERS = "the operator lists others in UPSTREAM_BASES";
 const LOOPBACK = new Set(["127.0.0.1", "localhost", "[::1]"]);
 
 /** What an edge may call. */
@@ -44,9 +45,9 @@ export function outboundUrl(text: string, { what, local, bases, query = false }:
     throw refused(what, `${url.origin} is not among the addresses that this edge may call (UPSTREAM_BASES)`);
   }
   if (url.protocol !== "https:") {
-    throw refused(what, local ? "it must be https, or http on this machine" : "it must be https");
+    throw refused(what, `it must be https${local ? ", or http on this machine" : ""}; ${OTHERS}`);
   }
-  if (isPrivate(url.hostname)) throw refused(what, `${url.hostname} is not a public address`);
+  if (isPrivate(url.hostname)) throw refused(what, `${url.hostname} is not a public address; ${OTHERS}`);
   return whole(url);
 }
 

@@ -34,6 +34,13 @@ const hostConfigSchema = z.strictObject({
   vault_key: z.string().optional(),
   /** Further variables of the edge, whose names providers may take their key from. */
   provider_keys: z.record(z.string().regex(/^[A-Za-z_][A-Za-z0-9_]*$/), z.string()).default({}),
+  /** The edge's UPSTREAM_BASES: what it may call besides this machine; any public https address where absent. */
+  upstream_bases: z
+    .string()
+    .refine((text) => text.split(",").every((base) => base.trim() === "" || URL.canParse(base.trim())), {
+      error: "UPSTREAM_BASES takes base URLs with commas between, such as https://api.openai.com,http://10.1.2.3:8000",
+    })
+    .optional(),
   /** Name → configuration, as edge/config.ts has it. */
   agents: z.record(z.string(), z.looseObject({ binding: z.string().optional() })).default({}),
   /** Name → entry module of its Worker; default `edge/agents/<name>/worker.ts`. */
@@ -169,6 +176,7 @@ async function runtimeOptions(config: HostConfig, port: number, url: string): Pr
               PUBLIC_URL: url,
               LOCAL_SESSION: config.local_session ? "1" : "0",
               ...(config.vault_key === undefined ? {} : { VAULT_KEY: config.vault_key }),
+              ...(config.upstream_bases === undefined ? {} : { UPSTREAM_BASES: config.upstream_bases }),
               ...config.provider_keys,
               PROVIDER_KEY_ENVS: Object.keys(config.provider_keys).join(","),
             }),

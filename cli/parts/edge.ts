@@ -23,6 +23,7 @@ const READY = /^edge listening on (http:\S+)/;
 export function edgePart(options: EdgePartOptions): Part {
   const { port, stateDir, logDir, storeUrl, inferenceUrl, keys, agents } = options;
   const logPath = join(logDir, "edge.log");
+  const bases = process.env["UPSTREAM_BASES"];
   const config: EdgeHostConfig = {
     port,
     state_dir: stateDir,
@@ -31,6 +32,7 @@ export function edgePart(options: EdgePartOptions): Part {
     signing_keys: { keys: keys.edge.keys.map((key) => ({ ...key })) },
     vault_key: keys.vaultKey,
     agents,
+    ...(bases === undefined ? {} : { upstream_bases: bases }),
   };
   return {
     name: "edge",

@@ -17,10 +17,11 @@ import { withoutContent, type LiveCaller, type Sessions } from "../session.ts";
 import { storeAway, type Admission } from "./admission.ts";
 import type { Json } from "./answer.ts";
 import type { Capture, CallEnd } from "./capture.ts";
-import { inferenceBody, temperatureOf, type ChatRequest } from "./chat/request.ts";
+import { inferenceBody, type ChatRequest } from "./chat/request.ts";
 import type { PromptMemory } from "./prompt-memory.ts";
 import type { ProviderMemory } from "./provider/memory.ts";
 import type { PolicyVersion, Resolver } from "./resolve.ts";
+import { temperatureOf } from "./sampled-body.ts";
 import { responseId } from "./responses/ids.ts";
 import { askInference, UpstreamError } from "./upstream.ts";
 

@@ -1,8 +1,9 @@
 import { z } from "zod";
 import { FulgurError } from "#shared/errors.ts";
-import { versionName, type Mode } from "#shared/words.ts";
+import type { Mode } from "#shared/words.ts";
 import { isObject } from "../answer.ts";
 import type { PolicyVersion } from "../resolve.ts";
+import { sampledBody } from "../sampled-body.ts";
 
 /** What agents send to `/v1/chat/completions`: the fields that matter here are checked, the rest goes on as it is. */
 const chatRequestSchema = z.looseObject({
@@ -100,46 +101,12 @@ const NOT_FOR_INFERENCE = new Set([
   "web_search_options",
 ]);
 
-/** Whatever changes the distribution beyond temperature: with any of these, behaviour logprobs would not be the policy's. */
-const NOT_WHILE_TRAINING = new Set([
-  "frequency_penalty",
-  "logit_bias",
-  "min_p",
-  "min_tokens",
-  "presence_penalty",
-  "repetition_penalty",
-  "top_k",
-  "top_p",
-]);
-
-/**
- * The request to inference: exactly this version, with token ids and logprobs, one answer. In train mode the answer is
- * sampled from the whole distribution (top_p 1, no top_k), since that is what the loss is about.
- */
+/** The request to inference, as JSON: {@link sampledBody} with logprobs; developers speak as the system does. */
 export function inferenceBody(request: ChatRequest, target: PolicyVersion, mode: Mode): string {
-  const body: Record<string, unknown> = {};
-  for (const [key, value] of Object.entries(request)) {
-    // Clients write null for "not set"; endpoints differ in whether they take it.
-    if (value === null || NOT_FOR_INFERENCE.has(key) || (mode === "train" && NOT_WHILE_TRAINING.has(key))) continue;
-    body[key] = value;
-  }
-  body["model"] = versionName(target.policy, target.version);
+  const body = sampledBody(request, { leftOut: NOT_FOR_INFERENCE, target, mode });
   body["messages"] = request.messages.map((message) =>
     message.role === "developer" ? { ...message, role: "system" } : message,
   );
-  body["n"] = 1;
-  body["temperature"] = temperatureOf(request);
   body["logprobs"] = true;
-  body["return_token_ids"] = true;
-  // Explicit, or an endpoint may take another default from the model's generation_config.json.
-  if (mode === "train") body["top_p"] = 1;
-  if (mode === "train") body["top_k"] = -1;
-  if (request.stream === true) body["stream_options"] = { include_usage: true };
-  else delete body["stream_options"];
   return JSON.stringify(body);
-}
-
-/** OpenAI's default is 1. */
-export function temperatureOf(request: ChatRequest): number {
-  return request.temperature ?? 1;
 }

@@ -1,8 +1,8 @@
 import { z } from "zod";
-import { versionName, type Mode } from "#shared/words.ts";
-import type { Json } from "../answer.ts";
+import type { Mode } from "#shared/words.ts";
 import { parseRequest } from "../parse-request.ts";
 import type { PolicyVersion } from "../resolve.ts";
+import { sampledBody } from "../sampled-body.ts";
 
 /** What agents send to OpenAI's older `POST /v1/completions`: a prompt as text or token ids, without a chat template. */
 
@@ -36,34 +36,9 @@ export function parseCompletionsRequest(text: string): CompletionsRequest {
 /** Fields for OpenAI's own service; inference has no use for them. */
 const NOT_FOR_INFERENCE = new Set(["best_of", "metadata", "service_tier", "store", "suffix", "user"]);
 
-/** Whatever changes the distribution beyond temperature; the same as in a chat. */
-const NOT_WHILE_TRAINING = new Set([
-  "frequency_penalty",
-  "logit_bias",
-  "min_p",
-  "min_tokens",
-  "presence_penalty",
-  "repetition_penalty",
-  "top_k",
-  "top_p",
-]);
-
 /** The request to inference: exactly this version, with token ids and the log-probability of each sampled token. */
 export function completionsInferenceBody(request: CompletionsRequest, target: PolicyVersion, mode: Mode): string {
-  const body: Json = {};
-  for (const [key, value] of Object.entries(request)) {
-    if (value === null || NOT_FOR_INFERENCE.has(key) || (mode === "train" && NOT_WHILE_TRAINING.has(key))) continue;
-    body[key] = value;
-  }
-  body["model"] = versionName(target.policy, target.version);
-  body["n"] = 1;
-  body["temperature"] = request.temperature ?? 1;
+  const body = sampledBody(request, { leftOut: NOT_FOR_INFERENCE, target, mode });
   body["logprobs"] = request.logprobs ?? 1;
-  body["return_token_ids"] = true;
-  // Explicit, or an endpoint may take another default from the model's generation_config.json.
-  if (mode === "train") body["top_p"] = 1;
-  if (mode === "train") body["top_k"] = -1;
-  if (request.stream === true) body["stream_options"] = { include_usage: true };
-  else delete body["stream_options"];
   return JSON.stringify(body);
 }

@@ -1,4 +1,14 @@
-import { detailsIn, isObject, usageOf, type Counted, type Json, type ToolCall, type Usage } from "../answer.ts";
+import { FulgurError } from "#shared/errors.ts";
+import {
+  detailsIn,
+  isObject,
+  parseObject,
+  usageOf,
+  type Counted,
+  type Json,
+  type ToolCall,
+  type Usage,
+} from "../answer.ts";
 import type { AnswerMessage } from "../dialect.ts";
 
 /**
@@ -90,6 +100,19 @@ export function objectOr(value: unknown): Json {
 export function reasonOf(error: unknown): string {
   const message = isObject(error) ? error["message"] : error;
   return typeof message === "string" ? message.slice(0, 500) : "no reason given";
+}
+
+/** A provider's answer that cannot be given on. */
+export function failed(what: string): FulgurError {
+  return new FulgurError("ERR_UPSTREAM", `the provider's ${what}`);
+}
+
+/** An event of a chat's or a completion's stream. @throws FulgurError ERR_UPSTREAM where it tells of a failure or is none */
+export function chunkOf(data: string): Json {
+  const chunk = parseObject(data);
+  if (chunk === undefined) throw failed("stream holds an event that is not a JSON object");
+  if (isObject(chunk["error"])) throw failed(`stream failed: ${reasonOf(chunk["error"])}`);
+  return chunk;
 }
 
 /** A number where one was sent. */

@@ -1,14 +1,14 @@
-import { FulgurError } from "#shared/errors.ts";
-import { firstChoice, isObject, parseObject, type Json } from "../answer.ts";
+import { firstChoice, isObject, type Json } from "../answer.ts";
 import { newToolCallId } from "../call.ts";
 import { wholeToolCalls } from "../capture.ts";
 import type { AnswerHead, AnswerMessage } from "../dialect.ts";
 import {
   count,
+  chunkOf,
   countedIn,
+  failed,
   fillIn,
   objectOr,
-  reasonOf,
   wholeUsage,
   type Gathered,
   type PartlyCounted,
@@ -113,9 +113,7 @@ export function chatReader(head: AnswerHead, options: ChatReaderOptions): Provid
         ended = true;
         return "";
       }
-      const chunk = parseObject(data);
-      if (chunk === undefined) throw failed("stream holds an event that is not a JSON object");
-      if (isObject(chunk["error"])) throw failed(`stream failed: ${reasonOf(chunk["error"])}`);
+      const chunk = chunkOf(data);
       takeFacts(chunk);
       const given: readonly unknown[] = Array.isArray(chunk["choices"]) ? chunk["choices"] : [];
       const wholeChoices = given.filter(isObject).map(wholeChoice);
@@ -172,8 +170,4 @@ function wholePieces(given: readonly unknown[], pieces: Pieces): Json[] {
       function: { ...called, arguments: made?.argumentsDelta ?? "" },
     };
   });
-}
-
-function failed(what: string): FulgurError {
-  return new FulgurError("ERR_UPSTREAM", `the provider's ${what}`);
 }

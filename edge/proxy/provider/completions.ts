@@ -1,12 +1,12 @@
-import { FulgurError } from "#shared/errors.ts";
-import { isObject, parseObject, type Json } from "../answer.ts";
+import { isObject, type Json } from "../answer.ts";
 import { completionsHead } from "../completions/answer.ts";
 import type { AnswerHead, AnswerMessage } from "../dialect.ts";
 import {
+  chunkOf,
   countedIn,
+  failed,
   fillIn,
   objectOr,
-  reasonOf,
   wholeUsage,
   type Gathered,
   type PartlyCounted,
@@ -66,9 +66,7 @@ export function completionsReader(head: AnswerHead, options: ChatReaderOptions):
         ended = true;
         return "";
       }
-      const chunk = parseObject(data);
-      if (chunk === undefined) throw failed("stream holds an event that is not a JSON object");
-      if (isObject(chunk["error"])) throw failed(`stream failed: ${reasonOf(chunk["error"])}`);
+      const chunk = chunkOf(data);
       takeFacts(chunk);
       const choices = wholeChoices(chunk, null);
       const sent = event(JSON.stringify(fillIn({ ...chunk, choices }, answerHead)));
@@ -96,8 +94,4 @@ export function completionsReader(head: AnswerHead, options: ChatReaderOptions):
       return gathered();
     },
   };
-}
-
-function failed(what: string): FulgurError {
-  return new FulgurError("ERR_UPSTREAM", `the provider's ${what}`);
 }

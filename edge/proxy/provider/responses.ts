@@ -1,8 +1,7 @@
-import { FulgurError } from "#shared/errors.ts";
 import { isObject, numberIn, parseObject, type Json } from "../answer.ts";
 import { newToolCallId } from "../call.ts";
 import type { AnswerHead } from "../dialect.ts";
-import { count, fillIn, objectOr, reasonOf, wholeUsage, type Gathered, type ProviderReader } from "./answer.ts";
+import { failed, count, fillIn, objectOr, reasonOf, wholeUsage, type Gathered, type ProviderReader } from "./answer.ts";
 import { itemId, responseId, type ItemKind } from "../responses/ids.ts";
 import { readResponse } from "../responses/reader.ts";
 
@@ -307,8 +306,4 @@ function wholeParts(content: unknown): Json[] {
 function wholePart(part: Json): Json {
   const type = part["type"] ?? "output_text";
   return type === "output_text" ? fillIn(part, { type, text: "", annotations: [] }) : part;
-}
-
-function failed(what: string): FulgurError {
-  return new FulgurError("ERR_UPSTREAM", `the provider's ${what}`);
 }

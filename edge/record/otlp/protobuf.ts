@@ -11,33 +11,22 @@ import { MAX_DEPTH, type Attributes, type TelemetryEvent, type TelemetryLog, typ
 
 /** `ExportTraceServiceRequest`. @throws FulgurError ERR_INVALID_REQUEST */
 export function readTraces(bytes: Uint8Array): TelemetrySpan[] {
-  return parse(bytes, (reader) => {
-    const spans: TelemetrySpan[] = [];
-    fields(reader, {
-      1: () => {
-        let resource: Attributes = {};
-        const scopes: Uint8Array[] = [];
-        message(reader, {
-          1: () => (resource = readResource(reader)),
-          2: () => scopes.push(reader.bytes()),
-        });
-        for (const scope of scopes) {
-          const inner = new BinaryReader(scope);
-          fields(inner, { 2: () => spans.push(readSpan(inner, resource)) });
-        }
-      },
-    });
-    return spans;
-  });
+  return readScopes(bytes, readSpan);
 }
 
 /** `ExportLogsServiceRequest`; log records without an event name are left out. @throws FulgurError ERR_INVALID_REQUEST */
 export function readLogs(bytes: Uint8Array): TelemetryLog[] {
+  return readScopes(bytes, readLog).filter((log) => log !== undefined);
+}
+
+/** What both requests are: resources (1), each with its attributes (1) and its scopes (2), which hold the items (2). */
+function readScopes<T>(bytes: Uint8Array, readItem: (reader: BinaryReader, resource: Attributes) => T): T[] {
   return parse(bytes, (reader) => {
-    const logs: TelemetryLog[] = [];
+    const items: T[] = [];
     fields(reader, {
       1: () => {
         let resource: Attributes = {};
+        // The resource may come after what it belongs to.
         const scopes: Uint8Array[] = [];
         message(reader, {
           1: () => (resource = readResource(reader)),
@@ -45,16 +34,11 @@ export function readLogs(bytes: Uint8Array): TelemetryLog[] {
         });
         for (const scope of scopes) {
           const inner = new BinaryReader(scope);
-          fields(inner, {
-            2: () => {
-              const log = readLog(inner, resource);
-              if (log !== undefined) logs.push(log);
-            },
-          });
+          fields(inner, { 2: () => items.push(readItem(inner, resource)) });
         }
       },
     });
-    return logs;
+    return items;
   });
 }
 

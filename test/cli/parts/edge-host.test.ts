@@ -73,6 +73,10 @@ describe("startEdge", () => {
       code: "ERR_CONFIG",
       message: expect.stringContaining("inference_url"),
     });
+    await expect(startEdge({ ...config, upstream_bases: "https://a.example.com, 10.1.2.3" })).rejects.toMatchObject({
+      code: "ERR_CONFIG",
+      message: expect.stringContaining("UPSTREAM_BASES takes base URLs"),
+    });
   });
 
   it("answers 500 naming the variable when an agent's configuration is wrong, and never its value", async () => {
