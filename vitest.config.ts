@@ -22,6 +22,7 @@ export default defineConfig({
           name: "node",
           include: ["test/**/*.test.ts"],
           exclude: ["**/*.workerd.test.ts", "**/node_modules/**", ...SYSTEM_FILES],
+          setupFiles: ["test/support/property-seed.ts"],
           pool: "forks",
         },
       },

@@ -66,7 +66,8 @@ function field(value: unknown, name: string): unknown {
 
 /** The HTTP status that a JSON object tells, also as a text; 0 where it tells none. */
 function statusOf(value: unknown): number {
-  const status = Number(field(value, "status") ?? field(value, "status_code") ?? 0);
+  const told = field(value, "status") ?? field(value, "status_code");
+  const status = typeof told === "number" || typeof told === "string" ? Number(told) : 0;
   return Number.isFinite(status) ? status : 0;
 }
 

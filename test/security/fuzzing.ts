@@ -1,11 +1,13 @@
 import * as fc from "fast-check";
 import { expect } from "vitest";
 import { FulgurError } from "#shared/errors.ts";
+import { setting } from "../support/seed.ts";
 
 /**
  * How parsers are tried: each takes what anybody may send, answers with a value or a FulgurError, soon, and changes nothing.
- * The seed of a failure is printed with it.
+ * FULGUR_FUZZ_TIMES=20 tries twenty times as many inputs, FULGUR_PROPERTY_SEED others.
  */
+const TIMES = setting("FULGUR_FUZZ_TIMES", 1, { min: 1, max: 10_000 });
 
 /** The longest that one input may take; generous, since a parser that backtracks takes minutes. */
 const MAX_MS = 500;
@@ -43,6 +45,7 @@ export const anyValue = fc.letrec<{ any: unknown }>((tie) => ({
     fc.double(),
     fc.integer(),
     fc.constantFrom(null, true, false, 1e308, -0, 2 ** 53),
+    fc.constant({ toString: [], valueOf: null }),
     fc.array(tie("any"), { maxLength: 4 }),
     fc.dictionary(anyText, tie("any"), { maxKeys: 4 }),
   ),
@@ -68,7 +71,8 @@ export async function holds(run: () => unknown): Promise<boolean> {
  * Tries many inputs.
  * @returns which part of them was taken, in [0, 1]: where it is small, all that was tried was the first check
  */
-export async function takenPart<T>(input: fc.Arbitrary<T>, run: (value: T) => unknown, numRuns = 200): Promise<number> {
+export async function takenPart<T>(input: fc.Arbitrary<T>, run: (value: T) => unknown, runs = 200): Promise<number> {
+  const numRuns = runs * TIMES;
   let taken = 0;
   await fc.assert(
     fc.asyncProperty(input, async (given) => {

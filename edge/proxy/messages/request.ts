@@ -210,7 +210,8 @@ interface TextPart {
 function textPart(block: unknown, path: string): TextPart {
   const parsed = text.safeParse(block);
   if (parsed.success) return { type: "text", text: parsed.data.text };
-  const type = isObject(block) ? String(block["type"]) : "that is no object";
+  const given = isObject(block) ? block["type"] : undefined;
+  const type = typeof given === "string" ? given : "that has no type";
   throw unusable(path, `is a block ${type}, which a policy cannot be given; it takes text, tool_use and tool_result`);
 }
 

@@ -95,7 +95,7 @@ function valueOf(value: Node, depth: number): Json {
       return given === true;
     case "intValue":
     case "doubleValue": {
-      const number = Number(given);
+      const number = typeof given === "number" || typeof given === "string" ? Number(given) : NaN;
       return Number.isFinite(number) ? number : null;
     }
     case "arrayValue":
