@@ -1,15 +1,16 @@
 import { Hono } from "hono";
 import { FulgurError } from "#shared/errors.ts";
+import type { StoreDb } from "#shared/store/connect.ts";
 import { publicKeys } from "#shared/tokens.ts";
 import { writerOf, type Env } from "./config.ts";
-import { requestDb, type EdgeHono, type EdgeParts } from "./context.ts";
+import { partsOf, proveCaller, requestDbs, type Edge, type EdgeHono } from "./context.ts";
 import { errorResponse } from "./http-errors.ts";
 import type { ProxyDeps } from "./proxy/call.ts";
 import { inferenceFetch } from "./proxy/inference-fetch.ts";
+import { limits as limitsOf } from "./proxy/limits.ts";
 import { LLM_ROUTES, type LlmRoute } from "./proxy/llm-routes.ts";
 import { messagesDialect } from "./proxy/messages/messages.ts";
 import { gatheringWriter } from "./record/gather.ts";
-import { storeWriter } from "./record/writer-client.ts";
 import { agentRoutes } from "./routes/agents.ts";
 import { aglProxyRoutes, aglRoutes } from "./routes/agl/routes.ts";
 import { auditRoutes } from "./routes/audit.ts";
@@ -32,18 +33,19 @@ import { taskRoutes } from "./routes/tasks.ts";
 import { tenantRoutes } from "./routes/tenant.ts";
 import { tokenRoutes } from "./routes/tokens.ts";
 import { usageRoutes } from "./routes/usage.ts";
+import { shardStates } from "./shard-states.ts";
 import { withoutSniffing, withSecurityHeaders } from "./security-headers.ts";
 
 /** A handler in front of everything: Worker's fetch, without the catch-all of the runtime. */
 export type EdgeFetch = (request: Request, env: Env, context: ExecutionContext) => Promise<Response>;
 
 /** Every route of the edge: the LLM wire, then the rest through Hono; wire.ts has the table. */
-export function edgeApp(parts: EdgeParts): EdgeFetch {
-  const app = apiRoutes(parts);
+export function edgeApp(edge: Edge): EdgeFetch {
+  const app = apiRoutes(edge);
   return async (request, env, context) => {
     // Matched by hand: a router and its middleware cost a tenth of a recorded call.
     const route = request.method === "POST" ? LLM_ROUTES.get(pathOf(request.url)) : undefined;
-    if (route !== undefined) return withoutSniffing(await llmCall(parts, { request, env, context, route }));
+    if (route !== undefined) return withoutSniffing(await llmCall(edge, { request, env, context, route }));
     return withSecurityHeaders(await app.fetch(request, env, context));
   };
 }
@@ -62,17 +64,20 @@ interface Incoming {
   readonly route: LlmRoute;
 }
 
-async function llmCall(parts: EdgeParts, { request, env, context, route }: Incoming): Promise<Response> {
-  const { config, sessions, admission, resolver, prompts, providerMemory, counters, now } = parts;
+async function llmCall(edge: Edge, { request, env, context, route }: Incoming): Promise<Response> {
+  const { config, counters, now } = edge;
   try {
     // Admission looks at revocation together with the rollout's state, in one question.
-    const db = requestDb(config, env);
+    const dbOf = requestDbs(config, env);
     const waitUntil = (work: Promise<unknown>): void => context.waitUntil(work);
-    const principal = await parts.authenticate(request, { db, now: now(), later: waitUntil });
+    const principal = await edge.authenticate(request, { dbOf, now: now(), later: waitUntil });
     const { tenantId } = principal;
-    const tenant = await parts.directory.of({ tenantId, db, now: now(), later: waitUntil });
+    const { shard, directory, sessions, admission, resolver, prompts, providerMemory } = partsOf(edge, tenantId);
+    const db = (): StoreDb => dbOf(shard.index);
+    const tenant = await directory.of({ tenantId, db, now: now(), later: waitUntil });
     const { agents } = tenant;
-    const writer = gatheringWriter(env, () => writerOf(env));
+    const limits = limitsOf();
+    const writer = gatheringWriter(shard, () => writerOf(env, shard.index), limits);
     const deps: ProxyDeps = {
       inferenceUrl: config.inferenceUrl,
       callerOf: ({ headers }, body) =>
@@ -90,6 +95,7 @@ async function llmCall(parts: EdgeParts, { request, env, context, route }: Incom
       fetchProvider: (input, init) => fetch(input, init),
       providerMemory,
       now,
+      limits,
       waitUntil,
     };
     return await route.answer(deps, request);
@@ -98,20 +104,19 @@ async function llmCall(parts: EdgeParts, { request, env, context, route }: Incom
   }
 }
 
-function apiRoutes(parts: EdgeParts): Hono<EdgeHono> {
+function apiRoutes(edge: Edge): Hono<EdgeHono> {
   const app = new Hono<EdgeHono>();
   app.onError((thrown) => errorResponse(thrown));
 
   app.use(async (c, next) => {
-    c.set("parts", parts);
-    c.set("db", requestDb(parts.config, c.env));
-    c.set("writer", storeWriter(writerOf(c.env)));
+    c.set("edge", edge);
     await next();
   });
   // `status` is what Agent Lightning's clients read.
   app.get("/healthz", (c) => c.json({ ok: true, status: "ok" }));
+  app.get("/healthz/shards", async (c) => c.json({ shards: await shardStates(c.env, edge.config) }));
   app.get("/.well-known/jwks.json", (c) =>
-    c.json(publicKeys(parts.config.signingKeys), 200, { "cache-control": "public, max-age=60" }),
+    c.json(publicKeys(edge.config.signingKeys), 200, { "cache-control": "public, max-age=60" }),
   );
   app.route("/metrics", metricRoutes);
   app.route("/v1/session", sessionRoutes);
@@ -120,11 +125,7 @@ function apiRoutes(parts: EdgeParts): Hono<EdgeHono> {
   // Anthropic's clients read no other error than theirs.
   app.all("/v1/messages/*", (c) => messagesDialect.errorResponse(noRoute(c.req)));
   app.use("/v1/*", async (c, next) => {
-    const now = parts.now();
-    const later = (work: Promise<unknown>): void => c.executionCtx.waitUntil(work);
-    const principal = await parts.authenticate(c.req.raw, { db: c.var.db, now, later });
-    await parts.revocations.check(principal, c.var.db, now);
-    c.set("principal", principal);
+    await proveCaller(c);
     await next();
   });
   app.route("/v1/models", modelRoutes);

@@ -10,13 +10,14 @@ import type { StoreWriter } from "#shared/store/statement.ts";
 import type { KeySet } from "#shared/tokens.ts";
 import { agentInputSchema } from "#shared/wire-access.ts";
 import type { OutboundRules } from "./outbound-url.ts";
+import { objectName, rememberedShardOf, storeBinding, storeShards, type StoreShard } from "./shards.ts";
 
 /** The Worker's bindings and variables, and their one parse into {@link EdgeConfig}. */
 
-/** RPC of the one Durable Object through which everything is written; see record/writer.ts. */
+/** RPC of the Durable Object through which everything of a shard is written; see record/writer.ts. */
 export interface WriterRpc extends StoreWriter, Rpc.DurableObjectBranded {}
 
-/** RPC of the Durable Object that runs rollouts; see dispatch/dispatcher.ts. */
+/** RPC of the Durable Object that runs a shard's rollouts; see dispatch/dispatcher.ts. */
 export interface DispatcherRpc extends Rpc.DurableObjectBranded {
   wake(): Promise<void>;
 }
@@ -24,6 +25,8 @@ export interface DispatcherRpc extends Rpc.DurableObjectBranded {
 /** A queue message: ids only, never prompts; it wakes, the store is the truth. */
 export interface RolloutMessage {
   readonly rollout_ids: readonly string[];
+  /** Where they are; the first where it is absent. */
+  readonly shard?: number;
 }
 
 export interface Env {
@@ -32,11 +35,16 @@ export interface Env {
   readonly ROLLOUTS: Queue<RolloutMessage>;
   /** The dashboard's files; absent where it was deployed without. */
   readonly ASSETS?: Fetcher;
-  /** Ways to libSQL and inference that spare the detour of local fetches; absent in production. */
+  /** Ways to libSQL and inference that spare the detour of local fetches; absent in production. `STORE_1` and on are of further shards. */
   readonly STORE?: Fetcher;
   readonly INFERENCE?: Fetcher;
+  /** The first shard's address. */
   readonly STORE_URL: string;
-  /** Used only inside the writer. */
+  /** All shards' addresses with commas between; without it there is one. Their order is for good. */
+  readonly STORE_SHARDS?: string;
+  /** JSON: tenant → the number of its shard, where that is another than its name says (shared/shards.ts). */
+  readonly STORE_HOMES?: string;
+  /** Used only inside the writers. One for all shards, or one for each with commas between; the other as well. */
   readonly STORE_WRITE_TOKEN: string;
   readonly STORE_READ_TOKEN: string;
   readonly INFERENCE_URL: string;
@@ -75,6 +83,8 @@ const signingKeysSchema = z.object({
 
 const variablesSchema = z.object({
   STORE_URL: z.url(),
+  STORE_SHARDS: z.string().optional(),
+  STORE_HOMES: jsonOf(z.record(z.string(), z.int().min(0))).optional(),
   STORE_READ_TOKEN: z.string().min(1),
   INFERENCE_URL: z.url(),
   INFERENCE_KEY: z
@@ -103,8 +113,10 @@ const variablesSchema = z.object({
 });
 
 export interface EdgeConfig {
-  readonly storeUrl: string;
-  readonly storeReadToken: string;
+  /** The databases, each with its read token; at least one. */
+  readonly shards: readonly StoreShard[];
+  /** The index of the one that a tenant lives in. */
+  readonly shardOf: (tenantId: string) => number;
   readonly inferenceUrl: string;
   /** Undefined: the edge signs its own tokens for inference. */
   readonly inferenceKey: string | undefined;
@@ -143,9 +155,17 @@ export function edgeConfig(env: Env): EdgeConfig {
     );
   }
   const variables = result.data;
+  const shards = storeShards(variables, variables.STORE_READ_TOKEN);
+  const homes = variables.STORE_HOMES ?? {};
+  if (Object.values(homes).some((home) => home >= shards.length)) {
+    throw new FulgurError(
+      "ERR_CONFIG",
+      `the edge's variable STORE_HOMES names a shard that is not there; there are ${shards.length}, counted from 0`,
+    );
+  }
   const config: EdgeConfig = {
-    storeUrl: variables.STORE_URL,
-    storeReadToken: variables.STORE_READ_TOKEN,
+    shards,
+    shardOf: rememberedShardOf({ shards: shards.length, homes }),
     inferenceUrl: variables.INFERENCE_URL.replace(/\/+$/, ""),
     inferenceKey: variables.INFERENCE_KEY,
     signingKeys: variables.SIGNING_KEYS,
@@ -179,13 +199,20 @@ export function fetchBy(service: Fetcher | undefined): typeof fetch {
   return service === undefined ? (input, init) => fetch(input, init) : (input, init) => service.fetch(input, init);
 }
 
-const writerIds = new WeakMap<object, DurableObjectId>();
+/** `fetch` to a shard's database, directly where the host binds a way. */
+export function storeFetch(env: object, shard: number): typeof fetch {
+  const service: unknown = Reflect.get(env, storeBinding(shard));
+  return fetchBy(isFetcher(service) ? service : undefined);
+}
 
-/** The one writer of this database. */
-export function writerOf(env: Env): StoreWriter {
-  let id = writerIds.get(env);
+const writerIds = new WeakMap<object, (DurableObjectId | undefined)[]>();
+
+/** The one writer of a shard's database. */
+export function writerOf(env: Env, shard: number): StoreWriter {
+  let ids = writerIds.get(env);
+  if (ids === undefined) writerIds.set(env, (ids = []));
   // Deriving an id from a name hashes it, which is no small part of a call.
-  if (id === undefined) writerIds.set(env, (id = env.WRITER.idFromName("writer")));
+  const id = (ids[shard] ??= env.WRITER.idFromName(objectName("writer", shard)));
   return env.WRITER.get(id);
 }
 

@@ -94,11 +94,19 @@ function asFulgurError(thrown: unknown): FulgurError {
   if (thrown instanceof FulgurError) return thrown;
   const crossed = codeAcrossRpc(thrown);
   if (crossed !== undefined) return new FulgurError(crossed, messageOf(thrown), { cause: thrown });
+  if (isStoreAway(thrown)) {
+    return new FulgurError("ERR_STORE", "the store is away; try again in a second", { cause: thrown });
+  }
   if (thrown instanceof RangeError && thrown.message.includes("call stack")) {
     return new FulgurError("ERR_INVALID_REQUEST", "the request's JSON is nested too deeply", { cause: thrown });
   }
   log.error("request.failed", { error: messageOf(thrown), stack: thrown instanceof Error ? thrown.stack : undefined });
   return new FulgurError("ERR_INTERNAL", "the edge failed on this request; its log has the cause", { cause: thrown });
+}
+
+/** A read that the store did not answer: drizzle wraps what shared/store/connect.ts throws. */
+function isStoreAway(thrown: unknown): boolean {
+  return thrown instanceof Error && thrown.cause instanceof FulgurError && thrown.cause.code === "ERR_STORE";
 }
 
 /** A FulgurError that crossed RPC arrives as a plain Error; its `code` survives as an own property. */

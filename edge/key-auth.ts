@@ -1,5 +1,5 @@
 import { FulgurError } from "#shared/errors.ts";
-import { hashKey, keyIdOf, sameHash } from "#shared/keys.ts";
+import { hashKey, keyIdOf, sameHash, shardOfKeyId } from "#shared/keys.ts";
 import type { StoreDb } from "#shared/store/connect.ts";
 import { findKey } from "#shared/store/keys.ts";
 import type { Principal } from "#shared/tokens.ts";
@@ -21,10 +21,16 @@ export interface KeyAuth {
 }
 
 export interface KeyAuthRequest {
-  readonly db: () => StoreDb;
+  /** A shard's database; for a token none is asked. */
+  readonly dbOf: (shard: number) => StoreDb;
   readonly now: number;
   /** Keeps work alive beside the call. */
   readonly later: (work: Promise<unknown>) => void;
+}
+
+export interface KeyPlacement {
+  readonly shards?: number;
+  readonly shardOf?: (tenantId: string) => number;
 }
 
 /** What a key's scope lets a principal do: who trains also reads and runs agents. */
@@ -42,7 +48,8 @@ const USABLE_MS = 2000;
 /** Older than that too, it serves while the store is away. */
 const KEPT_MS = 600_000;
 
-export function keyAuth(): KeyAuth {
+/** @param placement how many shards there are, and where tenants live; one for all where absent */
+export function keyAuth({ shards = 1, shardOf = () => 0 }: KeyPlacement = {}): KeyAuth {
   const looks = new TtlCache<Look>({ ttlMs: KEPT_MS, maxEntries: 4096 });
   const revoked = new TtlCache<true>({ ttlMs: KEPT_MS });
   const limit = rateLimit();
@@ -51,10 +58,16 @@ export function keyAuth(): KeyAuth {
   /** When looking last failed, by key. */
   const lookFailed = new Map<string, number>();
 
-  async function look(key: string, id: string, { db, now }: KeyAuthRequest): Promise<Look> {
+  async function look(key: string, id: string, { dbOf, now }: KeyAuthRequest): Promise<Look> {
+    const shard = shardOfKeyId(id);
     const hash = await hashKey(key);
-    const row = await findKey(db(), id);
-    const good = row !== undefined && sameHash(row.hash, hash) && row.revokedAt === null;
+    const row = shard < shards ? await findKey(dbOf(shard), id) : undefined;
+    const good =
+      row !== undefined &&
+      sameHash(row.hash, hash) &&
+      row.revokedAt === null &&
+      // What is left of a tenant that was moved away opens nothing: its revocations are elsewhere now.
+      shardOf(row.tenantId) === shard;
     const seen: Look = {
       readAt: now,
       ratePerMinute: row?.ratePerMinute ?? null,

@@ -128,7 +128,7 @@ export const ROUTES: readonly RouteSpec[] = [
     query: z.object({
       ...page,
       mode: z.string().optional(),
-      status: z.string().optional(),
+      status: z.string().optional().describe("one, or several with commas between"),
       run_id: z.string().optional(),
     }),
     answer: z.object({ rollouts: z.array(rolloutViewSchema), next_after: z.string().nullable() }),
@@ -502,6 +502,14 @@ export const ROUTES: readonly RouteSpec[] = [
   agl("GET", "/proxy/state", "whether proxied calls are paused, and how many are under way"),
 
   { method: "GET", path: "/healthz", tag: "edge", scopes: anybody, summary: "whether the edge answers" },
+  {
+    method: "GET",
+    path: "/healthz/shards",
+    tag: "edge",
+    scopes: anybody,
+    summary: "whether writes reach each shard of the store, and what waits for it",
+    answer: z.object({ shards: z.array(z.object({ shard: z.int(), up: z.boolean(), outbox: z.int() })) }),
+  },
   { method: "GET", path: "/.well-known/jwks.json", tag: "edge", scopes: anybody, summary: "public keys of the tokens" },
   { method: "GET", path: "/metrics", tag: "edge", scopes: anybody, summary: "counters in Prometheus' text form" },
   {

@@ -44,6 +44,8 @@ export const runEventSchema = z.discriminatedUnion("event", [
     seconds_left: z.number(),
   }),
   z.object({ event: z.literal("warning"), message: z.string() }),
+  /** The trainer ends because of an alarm; `version` goes on serving, and started again the run goes on. */
+  z.object({ event: z.literal("paused"), step: z.number(), version: z.string(), message: z.string() }),
   z.object({ event: z.literal("done"), summary_path: z.string() }),
 ]);
 export type RunEvent = z.infer<typeof runEventSchema>;

@@ -24,7 +24,7 @@ import {
  * | POST /v1/tokens/revoke                   | admin   | { jti, expires_at } → { ok } |
  * | POST /v1/tasks                           | trainer | { tasks: TaskInput[] } → { created } |
  * | POST /v1/rollouts                        | trainer | { rollouts: RolloutInput[] } → { ids } |
- * | GET  /v1/rollouts?limit&after&mode&status&run_id | read | → { rollouts: RolloutView[], next_after } newest first |
+ * | GET  /v1/rollouts?limit&after&mode&status&run_id | read | → { rollouts: RolloutView[], next_after } newest first; several statuses with commas |
  * | GET  /v1/rollouts/:id                    | read or its own token | → RolloutDetail |
  * | POST /v1/rollouts/:id/finish             | its own token, trainer | { result?, error?, reward? } → RolloutView |
  * | POST /v1/rollouts/:id/cancel             | its own token, trainer | → RolloutView |
@@ -217,7 +217,7 @@ export const batchClaimSchema = accepted({
   /** In place of the run's own: live rollouts of an agent, in groups of so many (shared/store/live-groups.ts). */
   live: accepted({
     agent: agentName,
-    groupSize: z.int().min(2).max(256),
+    groupSize: z.int().min(1).max(256),
     since: z.int().min(0),
     versions: z.array(version).min(1).max(64),
   }).optional(),

@@ -11,7 +11,10 @@ export interface LoadOptions {
   readonly body: string;
   readonly concurrency: number;
   readonly durationMs: number;
-  /** Before the clock starts: what an arm had remembered may have grown old while the others had their turn. */
+  /**
+   * Before the clock starts, and until each of `headers` was sent once: what an arm had remembered may have grown old while the
+   * others had their turn.
+   */
   readonly leadInMs?: number;
 }
 
@@ -35,12 +38,14 @@ export async function runLoad(options: LoadOptions): Promise<LoadResult> {
   let failures = 0;
   let answers = 0;
   let turn = 0;
-  const startedAt = performance.now() + leadInMs;
+  const leadInEndsAt = performance.now() + leadInMs;
+  let startedAt = Infinity;
   const worker = async (): Promise<void> => {
     let connection: Connection | undefined;
     while (performance.now() - startedAt < durationMs) {
       connection ??= openConnection(target);
       const before = performance.now();
+      if (startedAt === Infinity && turn >= requests.length && before >= leadInEndsAt) startedAt = before;
       const { ok, firstByteAt } = await connection.ask(requests[turn++ % requests.length] ?? Buffer.alloc(0));
       if (ok) answers++;
       if (ok && before >= startedAt) {

@@ -1,31 +1,34 @@
 import { useState } from "preact/hooks";
 import type { RolloutView } from "#shared/wire.ts";
+import { ROLLOUT_STATUSES } from "#shared/words.ts";
 import { api } from "./api.ts";
 import { clock, fixed } from "./format.ts";
 import { usePolled } from "./poll.ts";
 
 const MODES = ["all", "train", "val", "live"];
+const STATUSES = ["begun", "all", ...ROLLOUT_STATUSES];
+const BEGUN = ROLLOUT_STATUSES.filter((status) => status !== "queued").join(",");
 
 /** The newest rollouts with what they did, what they earned and what became of them. */
 export function Rollouts() {
   const [mode, setMode] = useState("all");
-  const query: Record<string, string> = mode === "all" ? { limit: "50" } : { limit: "50", mode };
-  const { value, error } = usePolled(() => api.listRollouts(query), `rollouts:${mode}`, 2500);
+  // While a run trains, the newest are those that have not begun.
+  const [status, setStatus] = useState("begun");
+  const query = {
+    limit: "50",
+    ...(mode === "all" ? {} : { mode }),
+    ...(status === "all" ? {} : { status: status === "begun" ? BEGUN : status }),
+  };
+  const { value, error } = usePolled(() => api.listRollouts(query), `rollouts:${mode}:${status}`, 2500);
   return (
     <section aria-label="rollouts">
       <div class="bar">
         <h2>Rollouts</h2>
-        <label>
-          mode{" "}
-          <select value={mode} onChange={(event) => setMode(event.currentTarget.value)}>
-            {MODES.map((name) => (
-              <option key={name}>{name}</option>
-            ))}
-          </select>
-        </label>
+        <Choice name="mode" names={MODES} chosen={mode} onChoose={setMode} />
+        <Choice name="status" names={STATUSES} chosen={status} onChoose={setStatus} />
       </div>
       {error !== undefined && <p class="problem">{error}</p>}
-      {value !== undefined && value.rollouts.length === 0 && <p class="quiet">No rollout yet.</p>}
+      {value !== undefined && value.rollouts.length === 0 && <p class="quiet">No such rollout yet.</p>}
       {value !== undefined && value.rollouts.length > 0 && (
         <div class="scroll">
           <table>
@@ -50,6 +53,26 @@ export function Rollouts() {
         </div>
       )}
     </section>
+  );
+}
+
+interface ChoiceProps {
+  readonly name: string;
+  readonly names: readonly string[];
+  readonly chosen: string;
+  readonly onChoose: (name: string) => void;
+}
+
+function Choice({ name, names, chosen, onChoose }: ChoiceProps) {
+  return (
+    <label>
+      {name}{" "}
+      <select value={chosen} onChange={(event) => onChoose(event.currentTarget.value)}>
+        {names.map((each) => (
+          <option key={each}>{each}</option>
+        ))}
+      </select>
+    </label>
   );
 }
 

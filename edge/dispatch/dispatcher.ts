@@ -14,6 +14,7 @@ import { providerMemory } from "../proxy/provider/memory.ts";
 import { resolver } from "../proxy/resolve.ts";
 import { evaluatorDeps } from "../record/evaluators/wiring.ts";
 import { storeWriter } from "../record/writer-client.ts";
+import { shardOfObject } from "../shards.ts";
 import { agentAt, askAgent, type AgentService } from "./invoke.ts";
 import { Pump } from "./pump.ts";
 
@@ -26,7 +27,7 @@ const MAX_TOKEN_SECONDS = 900;
 const log = logger("dispatch");
 
 /**
- * The one dispatcher: a Durable Object around the {@link Pump}.
+ * The one dispatcher of a shard: a Durable Object around the {@link Pump}.
  *
  * Its work goes on after the call that woke it has been answered. Production evicts an object that has been idle for a
  * while, and does not count what it waits for; so while attempts run an alarm is always set, whose handler is also the
@@ -40,15 +41,16 @@ export class Dispatcher extends DurableObject<Env> implements DispatcherRpc {
   constructor(ctx: DurableObjectState, env: Env) {
     super(ctx, env);
     const config = edgeConfig(env);
+    const shard = shardOfObject(env.DISPATCHER, ctx.id, { kind: "dispatcher", shards: config.shards });
     const deployed = layAgents(config.agentInputs, []);
     let stored: ReadonlyMap<string, Agents> = new Map();
     const agentsOf = (tenantId: string): Agents => stored.get(tenantId) ?? deployed;
-    const connect = () => connectStore({ url: config.storeUrl, token: config.storeReadToken });
+    const connect = () => connectStore({ url: shard.url, token: shard.token });
     this.#pump = new Pump({
       // A stub is not kept: one whose object was reset stays broken.
       writer: {
-        transact: (statements) => storeWriter(writerOf(env)).transact(statements),
-        status: () => storeWriter(writerOf(env)).status(),
+        transact: (statements) => storeWriter(writerOf(env, shard.index)).transact(statements),
+        status: () => storeWriter(writerOf(env, shard.index)).status(),
       },
       connect,
       agents: {
@@ -60,6 +62,7 @@ export class Dispatcher extends DurableObject<Env> implements DispatcherRpc {
       },
       evaluators: evaluatorDeps(env, {
         config,
+        shard,
         directory: directory(config),
         admission: admission(),
         resolver: resolver(),

@@ -23,7 +23,7 @@ export interface PumpAgent extends RewardWeights {
   readonly timeoutMs: number;
 }
 
-/** The agents of all tenants. */
+/** The agents of all tenants of the shard. */
 export interface PumpAgents {
   /** A tenant's, as they were at the last refresh. */
   of(tenantId: string): Readonly<Record<string, PumpAgent>>;

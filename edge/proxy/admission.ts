@@ -15,7 +15,7 @@ import { TtlCache } from "../ttl-cache.ts";
 /**
  * Whether a call may begin: its rollout is open, its token is not revoked, neither its rollout's caps nor its tenant's
  * budget are spent, and its record can be stored. What the store says is remembered for a second, and asked again before
- * that in one question about all rollouts that are calling, so that hardly a call waits for it; what a rollout has spent is
+ * that in one question about all rollouts that called lately, so that hardly a call waits for it; what a rollout has spent is
  * counted once and then kept here, so a rollout whose calls come through several isolates may overshoot its caps by what
  * the others did since.
  */
@@ -74,12 +74,17 @@ interface Spent {
 const FRESH_MS = 1000;
 /** How often rollouts that are calling are looked at again beside their calls. */
 const REFRESH_MS = 500;
+/** Past its last call by this much, a rollout is not looked at any more: between two calls an agent waits for its tools. */
+const CALLING_MS = 10_000;
+/** Those that called last; one question must not grow without bound. */
+const MOST_REFRESHED = 1000;
 /** Older than fresh, a state serves live calls while the store is away. */
 const KEPT_MS = 600_000;
 
 export function admission(): Admission {
   const states = new TtlCache<RolloutState>({ ttlMs: KEPT_MS });
-  let calling = new Map<string, Calling>();
+  /** The rollout that called longest ago comes first. */
+  const calling = new Map<string, Calling>();
   let refreshedAt = 0;
   let store: { readonly up: boolean; readonly askedAt: number } = { up: true, askedAt: 0 };
   const money = budget();
@@ -134,11 +139,15 @@ export function admission(): Admission {
     return state;
   }
 
-  /** Looks again at every rollout that has called since the last time. */
+  /** Looks again at the rollouts that called lately. */
   async function refresh({ db, now }: AdmissionRequest): Promise<void> {
-    const asked = calling;
-    calling = new Map();
-    const found = await readStates(db(), [...asked.values()]);
+    for (const [key, { calledAt }] of calling) {
+      if (now - calledAt < CALLING_MS) break;
+      calling.delete(key);
+    }
+    const asked = [...calling].slice(-MOST_REFRESHED);
+    const rollouts = asked.map(([, { id, tenant, jti, rollout_jti }]) => ({ id, tenant, jti, rollout_jti }));
+    const found = await readStates(db(), rollouts);
     for (const [key, { jti }] of asked) {
       const known = states.get(key, now);
       // Forgotten, or read again, since the question was asked.
@@ -170,7 +179,14 @@ export function admission(): Admission {
       if (calling.size > 0) request.later(refresh(request).catch(() => undefined));
     }
     const { rolloutId: id } = rollout;
-    calling.set(key, { id, tenant: principal.tenantId, jti: principal.jti, rollout_jti: rolloutJti(id) });
+    calling.delete(key);
+    calling.set(key, {
+      calledAt: now,
+      id,
+      tenant: principal.tenantId,
+      jti: principal.jti,
+      rollout_jti: rolloutJti(id),
+    });
   }
 
   return {
@@ -217,7 +233,10 @@ export function admission(): Admission {
       };
     },
     budget: money,
-    forget: (rolloutId) => states.delete(rolloutId),
+    forget(rolloutId) {
+      states.delete(rolloutId);
+      calling.delete(rolloutId);
+    },
   };
 }
 
@@ -249,6 +268,8 @@ interface Calling {
   readonly jti: string;
   /** What is revoked where all of the rollout's tokens are. */
   readonly rollout_jti: string;
+  /** Milliseconds since the epoch. */
+  readonly calledAt: number;
 }
 
 type Reread = Pick<RolloutState, "status" | "attempt" | "revoked" | "failOpen" | "monthlyBudget">;
@@ -256,7 +277,10 @@ type Reread = Pick<RolloutState, "status" | "attempt" | "revoked" | "failOpen" |
 const rereadStates = z.array(z.tuple([z.string(), z.string(), z.number(), z.number(), z.string().nullable()]));
 
 /** What may have changed of rollouts that are known already; those that are gone are missing. */
-async function readStates(db: StoreDb, rollouts: readonly Calling[]): Promise<ReadonlyMap<string, Reread>> {
+async function readStates(
+  db: StoreDb,
+  rollouts: readonly Omit<Calling, "calledAt">[],
+): Promise<ReadonlyMap<string, Reread>> {
   // As one text: the client spends longer on a row than the server.
   const { states } = await db.get<{ states: string }>(sql`
     select json_group_array(json_array(r.id, r.status, r.attempt,

@@ -18,6 +18,7 @@ import { storeAway, type Admission } from "./admission.ts";
 import type { Json } from "./answer.ts";
 import type { Capture, CallEnd } from "./capture.ts";
 import { inferenceBody, type ChatRequest } from "./chat/request.ts";
+import type { Limits } from "./limits.ts";
 import type { PromptMemory } from "./prompt-memory.ts";
 import type { ProviderMemory } from "./provider/memory.ts";
 import type { PolicyVersion, Resolver } from "./resolve.ts";
@@ -49,6 +50,7 @@ export interface ProxyDeps {
   readonly fetchProvider: typeof fetch;
   readonly providerMemory: ProviderMemory;
   readonly now: () => number;
+  readonly limits: Limits;
   /** Keeps work alive after the client has gone. */
   readonly waitUntil: (work: Promise<unknown>) => void;
 }
@@ -68,8 +70,8 @@ export interface Call {
   readonly chat: ChatRequest;
   readonly route: RoutedModel;
   readonly capture: Capture;
-  /** Aborted when the client has gone. */
-  readonly client: AbortController;
+  /** Aborted, by a {@link ClientGoneError}, when the client has gone, and where nobody answered in time. */
+  readonly ending: AbortController;
   readonly failOpen: boolean;
 }
 
@@ -104,7 +106,7 @@ export async function ask<T>(
   read: (response: Response) => Promise<T> | T,
   own?: Pick<OwnPath, "path" | "body">,
 ): Promise<T> {
-  const { deps, caller, chat, route, capture, client } = call;
+  const { deps, caller, chat, route, capture, ending } = call;
   const { principal, rollout } = caller;
   if (route.kind !== "policy") throw new FulgurError("ERR_INTERNAL", `model ${chat.model} leads to no policy`);
   const target = await deps.resolver.resolve({
@@ -122,7 +124,8 @@ export async function ask<T>(
     url: `${deps.inferenceUrl}${own?.path ?? "/v1/chat/completions"}`,
     body: own === undefined ? inferenceBody(chat, target, rollout.mode) : own.body(target, rollout.mode),
     fetch: deps.fetch,
-    signal: client.signal,
+    ending,
+    limits: deps.limits,
     read: (response) => {
       capture.firstByteAt = deps.now();
       return read(response);
@@ -234,7 +237,7 @@ export async function recordFailure(call: Call, thrown: unknown): Promise<unknow
   if (thrown instanceof UpstreamError) capture.upstreamAttempts = thrown.attempts;
   // The record itself failed: there is nothing to try again here.
   if (thrown instanceof RetryLaterError && (thrown.code === "ERR_STORE" || thrown.code === "ERR_DISK")) return thrown;
-  const gone = call.client.signal.aborted;
+  const gone = clientHasGone(call);
   try {
     await record(call, {
       httpStatus: gone ? 499 : statusOf(thrown),
@@ -244,6 +247,10 @@ export async function recordFailure(call: Call, thrown: unknown): Promise<unknow
     return cause;
   }
   return thrown;
+}
+
+export function clientHasGone({ ending: { signal } }: Pick<Call, "ending">): boolean {
+  return signal.reason instanceof ClientGoneError;
 }
 
 /** Tool call ids are how turns are joined later; an endpoint that sends none, or one twice, gets ours. */

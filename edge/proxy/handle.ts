@@ -55,15 +55,18 @@ export async function handle(
   });
   capture.role = route.role;
   if (route.kind === "provider") capture.usageModel = usageName(route);
-  const call: Call = { deps, caller, chat, route, capture, client: new AbortController(), failOpen: seat.failOpen };
-  // In production this fires when the client leaves; local workerd shows it only where a stream is written.
-  request.signal.addEventListener("abort", () => call.client.abort(new ClientGoneError()));
+  const call: Call = { deps, caller, chat, route, capture, ending: new AbortController(), failOpen: seat.failOpen };
+  // In production this fires when the client leaves (enable_request_signal); local workerd shows it only where a stream is written.
+  request.signal.addEventListener("abort", () => call.ending.abort(new ClientGoneError()));
   const answered = answer(call).catch(async (thrown: unknown) => {
     throw await recordFailure(call, thrown);
   });
   const settled = answered
     .then(({ finished }) => finished)
-    .finally(() => seat.leave(capture.tokens))
+    .finally(() => {
+      seat.leave(capture.tokens);
+      deps.limits.end();
+    })
     .catch(() => undefined);
   // A client that hangs up must not take the record with it.
   deps.waitUntil(settled);

@@ -1,6 +1,6 @@
 import { FulgurError, messageOf } from "#shared/errors.ts";
 import { burstReader, type BurstReader } from "./burst-reader.ts";
-import { broken, ClientGoneError, record, recordFailure, recordingHeaders, type Call } from "./call.ts";
+import { broken, ClientGoneError, clientHasGone, record, recordFailure, recordingHeaders, type Call } from "./call.ts";
 import type { Answered } from "./handle.ts";
 import { eventReader, HEARTBEAT } from "./sse.ts";
 
@@ -52,8 +52,8 @@ interface Ends {
 }
 
 async function pump(call: Call, upstream: ReadableStream<Uint8Array>, { client, rewriter }: Ends): Promise<void> {
-  const { client: clientGone, deps } = call;
-  const { send, sent } = outlet(client, () => clientGone.abort(new ClientGoneError()));
+  const { ending, deps } = call;
+  const { send, sent } = outlet(client, () => ending.abort(new ClientGoneError()));
   const reader = burstReader(upstream, deps.now);
   let lastByteAt = deps.now();
   const watchdog = setInterval(() => {
@@ -61,14 +61,14 @@ async function pump(call: Call, upstream: ReadableStream<Uint8Array>, { client, 
     if (idleMs >= HEARTBEAT_MS) send(HEARTBEAT);
     if (idleMs >= IDLE_MS) void reader.cancel();
   }, HEARTBEAT_MS);
-  clientGone.signal.addEventListener("abort", () => void reader.cancel());
+  ending.signal.addEventListener("abort", () => void reader.cancel());
   try {
     const read = eventReader();
     while (!rewriter.ended) {
       const piece = await reader.read().catch((cause: unknown) => {
         throw broken(call.capture, `its stream broke (${messageOf(cause)})`);
       });
-      clientGone.signal.throwIfAborted();
+      ending.signal.throwIfAborted();
       const now = deps.now();
       if (piece === undefined) {
         if (now - lastByteAt >= IDLE_MS) throw idle();
@@ -135,9 +135,9 @@ interface Failing extends Ends, Outlet {
 async function fail(call: Call, thrown: unknown, { reader, client, rewriter, send, sent }: Failing): Promise<void> {
   // Frees the endpoint's row at once.
   await reader.cancel(messageOf(thrown));
-  if (call.client.signal.aborted) call.deps.counters.add("client_disconnects", 1);
+  if (clientHasGone(call)) call.deps.counters.add("client_disconnects", 1);
   const told = await recordFailure(call, thrown);
-  if (call.client.signal.aborted) {
+  if (clientHasGone(call)) {
     await client.abort(thrown).catch(() => undefined);
     return;
   }

@@ -1,6 +1,7 @@
 import { FulgurError, messageOf, type ErrorCode } from "#shared/errors.ts";
 import { RetryLaterError } from "../http-errors.ts";
 import { isObject, parseObject } from "./answer.ts";
+import type { Limits } from "./limits.ts";
 
 export interface UpstreamOptions<T> {
   readonly url: string;
@@ -10,8 +11,9 @@ export interface UpstreamOptions<T> {
   /** Who is asked, for messages. */
   readonly name?: string;
   readonly fetch: typeof fetch;
-  /** Ends everything: the client has gone. */
-  readonly signal: AbortSignal;
+  /** Aborted from outside it ends everything; aborted from here where an attempt takes too long, which is not repeated. */
+  readonly ending: AbortController;
+  readonly limits: Limits;
   /** Takes a 2xx answer; a connection that breaks in it counts as a failed attempt. */
   readonly read: (response: Response) => Promise<T> | T;
   readonly maxAttempts?: number;
@@ -47,6 +49,7 @@ export class UpstreamError extends RetryLaterError {
   }
 }
 
+const JSON_BODY = { "content-type": "application/json" };
 /** 409 is here because endpoints answer it while a version loads. */
 const WORTH_REPEATING = new Set([408, 409, 429]);
 const FIRST_BACKOFF_MS = 100;
@@ -60,11 +63,12 @@ const MAX_BACKOFF_MS = 10_000;
  * full, ERR_TIMEOUT when it is too slow, else ERR_UPSTREAM; the signal's reason when the client has gone
  */
 export async function askInference<T>(options: UpstreamOptions<T>): Promise<UpstreamAnswer<T>> {
-  const { url, name = "inference", signal, maxAttempts = 4, random = Math.random, sleep = pause } = options;
+  const { url, name = "inference", maxAttempts = 4, random = Math.random, sleep = pause } = options;
+  const { signal } = options.ending;
   for (let attempt = 1; ; attempt++) {
     const outcome = await once(options);
     if (outcome.status === "answered") return { value: outcome.value, attempts: attempt };
-    signal.throwIfAborted();
+    if (signal.aborted && !isTooSlow(signal.reason)) throw signal.reason;
     const { failure, repeat, retryAfterMs } =
       outcome.status === "refused"
         ? await refusal(outcome.response, { name, attempts: attempt })
@@ -81,28 +85,26 @@ type Outcome<T> =
   | { readonly status: "unreachable"; readonly cause: unknown };
 
 async function once<T>(options: UpstreamOptions<T>): Promise<Outcome<T>> {
-  const { url, name = "inference", body, headers, fetch: send, signal, read, timeoutMs = 120_000 } = options;
-  const controller = new AbortController();
-  // Stays after the headers: a client that leaves in mid-stream ends the generation.
-  signal.addEventListener("abort", () => controller.abort(signal.reason));
-  const timer = setTimeout(() => {
-    controller.abort(new FulgurError("ERR_TIMEOUT", `${name} did not answer within ${timeoutMs} ms`));
-  }, timeoutMs);
+  const { url, name = "inference", body, headers, fetch: send, ending, limits, read, timeoutMs = 120_000 } = options;
+  const callOff = limits.after(timeoutMs, () => {
+    ending.abort(new FulgurError("ERR_TIMEOUT", `${name} did not answer within ${timeoutMs} ms`));
+  });
   try {
     const response = await send(url, {
       method: "POST",
-      headers: headers ?? { "content-type": "application/json" },
+      headers: headers ?? JSON_BODY,
       body,
       // An address that was allowed must not lead to one that was not.
       redirect: "manual",
-      signal: controller.signal,
+      // Stays after the headers: a client that leaves in mid-stream ends the generation.
+      signal: ending.signal,
     });
     return response.ok ? { status: "answered", value: await read(response) } : { status: "refused", response };
   } catch (cause) {
     // The runtimes differ in what an aborted fetch throws; the controller knows why.
-    return { status: "unreachable", cause: controller.signal.aborted ? controller.signal.reason : cause };
+    return { status: "unreachable", cause: ending.signal.aborted ? ending.signal.reason : cause };
   } finally {
-    clearTimeout(timer);
+    callOff();
   }
 }
 
@@ -118,7 +120,7 @@ interface Asked {
 }
 
 function unreachable(cause: unknown, { name, url, attempts }: Asked & { readonly url: string }): Failure {
-  const tooSlow = cause instanceof FulgurError && cause.code === "ERR_TIMEOUT";
+  const tooSlow = isTooSlow(cause);
   const message = tooSlow
     ? `${cause.message} (${attempts} attempts)`
     : `${name} at ${new URL(url).origin} did not answer (${attempts} attempts, last: ${messageOf(cause)})`;
@@ -127,6 +129,10 @@ function unreachable(cause: unknown, { name, url, attempts }: Asked & { readonly
     // Slow already: asking again would only double the load.
     repeat: !tooSlow,
   };
+}
+
+function isTooSlow(cause: unknown): cause is FulgurError {
+  return cause instanceof FulgurError && cause.code === "ERR_TIMEOUT";
 }
 
 /** What a status other than 2xx means; reads the body. */

@@ -1,6 +1,7 @@
 import { FulgurError } from "#shared/errors.ts";
 import { encoded } from "#shared/store/encoded.ts";
 import type { EncodedStatement, StoreWriter, Writable } from "#shared/store/statement.ts";
+import { limits as limitsOfItsOwn, type Limits } from "../proxy/limits.ts";
 import { writerError } from "./writer-client.ts";
 
 /**
@@ -9,8 +10,8 @@ import { writerError } from "./writer-client.ts";
  * carries, and an object takes about a thousand of them a second.
  */
 export interface Gatherer {
-  /** As {@link StoreWriter.append}; `writer` must be the asking request's own. */
-  append(units: readonly (readonly Writable[])[], writer: Pick<StoreWriter, "append">): Promise<void>;
+  /** As {@link StoreWriter.append}; `writer` and `limits` must be the asking request's own. */
+  append(units: readonly (readonly Writable[])[], writer: Pick<StoreWriter, "append">, limits?: Limits): Promise<void>;
   /**
    * Whether so many appends wait for so long that a new request had better come again later: all share one thread, and the
    * more of them are under way, the more each is late.
@@ -102,25 +103,24 @@ export function gatherer({ patienceMs = PATIENCE_MS, now = Date.now }: GathererO
     }
   }
 
-  async function queue(units: Units): Promise<Outcome> {
+  async function queue(units: Units, limits: Limits): Promise<Outcome> {
     const { promise, resolve } = Promise.withResolvers<Outcome>();
     const mine: Waiting = { units, settle: resolve };
     waiting.push(mine);
-    // The runtime ends a request that waits for nothing of its own, so each has a timer.
-    const timer = setTimeout(() => {
+    const callOff = limits.after(patienceMs, () => {
       waiting = waiting.filter((other) => other !== mine);
       // Whoever leads is not heard of any more.
       leaders.clear();
       resolve({ status: "alone" });
-    }, patienceMs);
+    });
     const outcome = await promise;
-    clearTimeout(timer);
+    callOff();
     return outcome;
   }
 
-  async function stored(units: Units, writer: Pick<StoreWriter, "append">): Promise<void> {
+  async function stored(units: Units, writer: Pick<StoreWriter, "append">, limits: Limits): Promise<void> {
     if (mayLead()) return lead(units, newLeader(), writer);
-    const outcome = await queue(units);
+    const outcome = await queue(units, limits);
     if (outcome.status === "lead") return lead(units, outcome.leader, writer);
     if (outcome.status === "alone") return writer.append(units);
     if (outcome.status === "failed") {
@@ -131,13 +131,14 @@ export function gatherer({ patienceMs = PATIENCE_MS, now = Date.now }: GathererO
   }
 
   return {
-    async append(given, writer) {
+    async append(given, writer, limits = limitsOfItsOwn()) {
       const mine = { since: now() };
       open.add(mine);
       try {
         await stored(
           given.map((unit) => unit.map(encoded)),
           writer,
+          limits,
         );
       } finally {
         open.delete(mine);
@@ -167,13 +168,14 @@ const gatherers = new WeakMap<object, Gatherer>();
  * A request's writer whose appends are sent together with those of the isolate's other requests.
  * @param isolate what lives as long as the isolate, such as its environment
  * @param stub makes the request's own way to the writer, where it is needed
+ * @param limits the request's own
  */
-export function gatheringWriter(isolate: object, stub: () => StoreWriter): GatheringWriter {
+export function gatheringWriter(isolate: object, stub: () => StoreWriter, limits?: Limits): GatheringWriter {
   let gathers = gatherers.get(isolate);
   if (gathers === undefined) gatherers.set(isolate, (gathers = gatherer()));
   const gathered = gathers;
   return {
-    append: (units) => gathered.append(units, { append: (all) => stub().append(all) }),
+    append: (units) => gathered.append(units, { append: (all) => stub().append(all) }, limits),
     transact: (statements) => stub().transact(statements),
     status: () => stub().status(),
     isBehind: () => gathered.isBehind(),

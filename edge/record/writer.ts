@@ -4,11 +4,12 @@ import { logger } from "#shared/log.ts";
 import { openPipeline, type Pipeline } from "#shared/store/pipeline.ts";
 import { encoded } from "#shared/store/encoded.ts";
 import type { EncodedStatement, Row, Statement, StoreWriter, Writable, WriterStatus } from "#shared/store/statement.ts";
-import { fetchBy } from "../config.ts";
+import { storeFetch } from "../config.ts";
+import { shardOfObject, storeShards, type ShardVariables } from "../shards.ts";
 import { openOutbox, type Outbox } from "./outbox.ts";
 
 /**
- * The one writer of a libSQL database: a Durable Object, because libSQL's server stalls under several writing
+ * The one writer of a libSQL database, which is a shard: a Durable Object, because libSQL's server stalls under several writing
  * connections and because concurrent writes then share one commit. One group at a time is under way; what arrives
  * meanwhile is the next group. While libSQL is away, appends go to the object's own SQLite and are written later, in
  * order; all statements are repeatable, so a group whose fate is unknown is simply written again.
@@ -16,17 +17,20 @@ import { openOutbox, type Outbox } from "./outbox.ts";
  * It knows nothing of what it writes.
  */
 
-export interface WriterEnv {
-  readonly STORE_URL: string;
+/** The direct ways to libSQL are bindings too, where the host has them: {@link storeFetch}. */
+export interface WriterEnv extends ShardVariables {
+  /** Its own namespace: which shard's writer it is follows from its name there. */
+  readonly WRITER: DurableObjectNamespace;
+  /** As in edge/config.ts. */
   readonly STORE_WRITE_TOKEN: string;
-  /** A direct way to libSQL where the host binds one; without it, by its URL. */
-  readonly STORE?: Fetcher;
 }
 
 /** Bounds of one group: a commit of this size takes about 100 ms, and a request to libSQL stays far below its limits. */
 const GROUP = { units: 256, bytes: 4 * 1024 * 1024 } as const;
 /** Draining has nobody waiting for it. */
 const DRAIN_GROUP = { units: 256, bytes: 2 * 1024 * 1024 } as const;
+/** The outbox takes records faster than libSQL: of what comes while it is drained, half as much goes in as goes out. */
+const CATCH_UP_GROUP = { units: DRAIN_GROUP.units / 2, bytes: DRAIN_GROUP.bytes / 2 } as const;
 /** What may wait in memory, in bytes, before callers are asked to slow down. */
 const MAX_WAITING_BYTES = 48 * 1024 * 1024;
 const COMMIT_TIMEOUT_MS = 5000;
@@ -49,6 +53,13 @@ interface Waiting {
   readonly reject: (error: unknown) => void;
 }
 
+/** A group on its way from the outbox to libSQL, which is there again. */
+interface DrainRun {
+  readonly ended: Promise<void>;
+  /** Nothing else is in the outbox, so nothing may be put into it: it would never be empty. */
+  readonly takesAll: boolean;
+}
+
 export class Writer extends DurableObject<WriterEnv> implements StoreWriter {
   readonly #pipeline: Pipeline;
   readonly #outbox: Outbox;
@@ -57,6 +68,7 @@ export class Writer extends DurableObject<WriterEnv> implements StoreWriter {
   #pumping = false;
   /** While set, nothing but the drain talks to libSQL, so that order is kept. */
   #away: boolean;
+  #catchingUp: DrainRun | undefined;
   #retryMs = RETRY_FIRST_MS;
   #lastSuccessAt = 0;
   #groupSince: number | undefined;
@@ -64,12 +76,14 @@ export class Writer extends DurableObject<WriterEnv> implements StoreWriter {
 
   constructor(ctx: DurableObjectState, env: WriterEnv) {
     super(ctx, env);
+    const shards = storeShards(env, env.STORE_WRITE_TOKEN);
+    const { url, token, index } = shardOfObject(env.WRITER, ctx.id, { kind: "writer", shards });
     this.#pipeline = openPipeline({
-      url: env.STORE_URL,
-      token: env.STORE_WRITE_TOKEN,
+      url,
+      token,
       timeoutMs: COMMIT_TIMEOUT_MS,
       keepStream: true,
-      fetch: fetchBy(env.STORE),
+      fetch: storeFetch(env, index),
     });
     this.#outbox = openOutbox(ctx.storage.sql);
     // What an earlier life of this object left comes first.
@@ -122,8 +136,15 @@ export class Writer extends DurableObject<WriterEnv> implements StoreWriter {
     this.#pumping = true;
     try {
       while (this.#waiting.length > 0) {
-        if (this.#away) await this.#divert(this.#take(this.#waiting.length, Number.POSITIVE_INFINITY));
-        else await this.#commit(this.#take(GROUP.units, GROUP.bytes));
+        if (!this.#away) await this.#commit(this.#take(GROUP.units, GROUP.bytes));
+        else if (this.#catchingUp === undefined) {
+          await this.#divert(this.#take(this.#waiting.length, Number.POSITIVE_INFINITY));
+        } else {
+          await this.#catchingUp.ended;
+          // Another group may be on its way already.
+          if (!this.#away || this.#catchingUp === undefined || this.#catchingUp.takesAll) continue;
+          await this.#divert(this.#take(CATCH_UP_GROUP.units, CATCH_UP_GROUP.bytes));
+        }
       }
     } finally {
       this.#pumping = false;
@@ -209,7 +230,7 @@ export class Writer extends DurableObject<WriterEnv> implements StoreWriter {
   }
 
   async #drain(): Promise<void> {
-    for (;;) {
+    for (let reached = false; ; reached = true) {
       const units = this.#outbox.peek(DRAIN_GROUP);
       if (units.length === 0) {
         // Nothing is awaited between the look and this, so nothing can have been put in between.
@@ -217,16 +238,28 @@ export class Writer extends DurableObject<WriterEnv> implements StoreWriter {
         this.#away = false;
         return;
       }
+      const { promise: ended, resolve: end } = Promise.withResolvers<void>();
+      // Not before something was written: while libSQL hangs, appends must not wait for it.
+      if (reached) this.#catchingUp = { ended, takesAll: units.length === this.#outbox.size };
       try {
-        await this.#run(
-          units.flatMap(({ statements }) => statements),
-          false,
-        );
-        this.#outbox.remove(units);
-      } catch (error) {
-        if (!(error instanceof FulgurError && error.code === "ERR_CONFLICT")) throw error;
-        for (const unit of units) await this.#drainOne(unit);
+        await this.#drainGroup(units);
+      } finally {
+        this.#catchingUp = undefined;
+        end();
       }
+    }
+  }
+
+  async #drainGroup(units: ReturnType<Outbox["peek"]>): Promise<void> {
+    try {
+      await this.#run(
+        units.flatMap(({ statements }) => statements),
+        false,
+      );
+      this.#outbox.remove(units);
+    } catch (error) {
+      if (!(error instanceof FulgurError && error.code === "ERR_CONFLICT")) throw error;
+      for (const unit of units) await this.#drainOne(unit);
     }
   }
 

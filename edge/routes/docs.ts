@@ -18,7 +18,7 @@ const TITLES: Readonly<Record<RouteTag, string>> = {
 
 /** `/openapi.json` and its page: no script, so that it shows under the strictest content policy. */
 export const docsRoutes = new Hono<EdgeHono>()
-  .get("/openapi.json", (c) => c.json(openApiDocument(c.var.parts.config.publicUrl)))
+  .get("/openapi.json", (c) => c.json(openApiDocument(c.var.edge.config.publicUrl)))
   .get("/docs", (c) =>
     c.html(
       html`<!doctype html>
@@ -33,11 +33,11 @@ export const docsRoutes = new Hono<EdgeHono>()
             <main>
               <h1>The edge's interface</h1>
               <p>
-                <code>${c.var.parts.config.publicUrl}</code> · every route but the open ones takes
+                <code>${c.var.edge.config.publicUrl}</code> · every route but the open ones takes
                 <code>Authorization: Bearer</code> with a token or a key · machine-readable:
                 <a href="/openapi.json">openapi.json</a>
               </p>
-              ${sections(openApiDocument(c.var.parts.config.publicUrl))}
+              ${sections(openApiDocument(c.var.edge.config.publicUrl))}
             </main>
           </body>
         </html>`,

@@ -10,7 +10,7 @@ const MAX_BYTES = 8 * 1_048_576;
  * @throws FulgurError ERR_INVALID_REQUEST naming the first field that does not fit, ERR_TOO_LARGE
  */
 export async function jsonBody<S extends z.ZodType>(request: Request, schema: S): Promise<z.output<S>> {
-  const text = await readText(request, MAX_BYTES);
+  const text = await readText(request, { maxBytes: MAX_BYTES });
   let body: unknown;
   try {
     body = text === "" ? {} : JSON.parse(text);

@@ -20,7 +20,7 @@ export const keyRoutes = new Hono<EdgeHono>()
     requireScope(principal, "admin");
     const { scope, agent, label, ratePerMinute } = await jsonBody(c.req.raw, keyInputSchema);
     const now = parts.now();
-    const { id, key, hash } = await newKey();
+    const { id, key, hash } = await newKey(parts.shard.index);
     const { tenantId } = principal;
     const row = { id, tenantId, hash, scope, agent, label, ratePerMinute, createdAt: now, revokedAt: null };
     const detail = { scope, agent, label, rate_per_minute: ratePerMinute };

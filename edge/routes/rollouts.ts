@@ -33,7 +33,12 @@ const listQuerySchema = z.strictObject({
   limit: z.coerce.number().int().min(1).max(500).default(50),
   after: z.string().max(128).optional(),
   mode: z.enum(MODES).optional(),
-  status: z.enum(ROLLOUT_STATUSES).optional(),
+  /** One, or several with commas between. */
+  status: z
+    .string()
+    .transform((names) => names.split(","))
+    .pipe(z.array(z.enum(ROLLOUT_STATUSES)))
+    .optional(),
   run_id: z.string().max(128).optional(),
 });
 
@@ -64,8 +69,8 @@ export const rolloutRoutes = new Hono<EdgeHono>()
   .get("/", async (c) => {
     const { principal, db } = c.var;
     requireScope(principal, "read");
-    const { run_id: runId, limit, ...rest } = query(c.req.url, listQuerySchema);
-    const rows = await listRollouts(db(), principal.tenantId, { ...rest, limit, runId });
+    const { run_id: runId, status: statuses, limit, ...rest } = query(c.req.url, listQuerySchema);
+    const rows = await listRollouts(db(), principal.tenantId, { ...rest, limit, statuses, runId });
     return c.json({
       rollouts: rows.map(rolloutView),
       next_after: rows.length === limit ? (rows.at(-1)?.id ?? null) : null,

@@ -10,19 +10,19 @@ const LOOPBACK = new Set(["127.0.0.1", "localhost", "[::1]"]);
  * only under a loopback name (a foreign name that resolves here is a rebinding attack), and not for other sites' pages.
  */
 export const sessionRoutes = new Hono<EdgeHono>().get("/", async (c) => {
-  const { parts } = c.var;
+  const { edge } = c.var;
   const { hostname } = new URL(c.req.url);
   const site = c.req.header("sec-fetch-site") ?? "none";
-  if (!parts.config.localSession || !LOOPBACK.has(hostname)) {
+  if (!edge.config.localSession || !LOOPBACK.has(hostname)) {
     throw new FulgurError("ERR_NOT_FOUND", "there is no session here; ask for a token instead (POST /v1/tokens)");
   }
   if (site !== "same-origin" && site !== "none") {
     throw new FulgurError("ERR_FORBIDDEN", "a session is for the page that this edge serves, not for other sites");
   }
-  const { token, expires_at } = await grant(parts.config.signingKeys, {
+  const { token, expires_at } = await grant(edge.config.signingKeys, {
     tenantId: "default",
     scopes: ["read"],
-    now: parts.now(),
+    now: edge.now(),
   });
   return c.json({ token, expires_at }, 200, { "cache-control": "no-store" });
 });

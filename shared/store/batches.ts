@@ -234,13 +234,22 @@ export async function readBatchOfRollout(db: StoreDb, tenantId: string, rolloutI
   )[0]?.batch;
 }
 
-/** A batch's rollouts that are not dropped, in the order of the claim's answer. Of a trained batch: those it trained. */
-export async function readBatchRollouts(db: StoreDb, tenantId: string, batchId: string): Promise<Rollout[]> {
+/**
+ * A batch's rollouts that are not dropped, in the order of the claim's answer. Of a trained batch: those it trained.
+ * @param dropReason reads in their place those that were dropped for that
+ */
+export async function readBatchRollouts(
+  db: StoreDb,
+  tenantId: string,
+  batchId: string,
+  dropReason?: DropReason,
+): Promise<Rollout[]> {
+  const isWanted = dropReason === undefined ? isNull(rollouts.dropReason) : eq(rollouts.dropReason, dropReason);
   const rows = await db
     .select({ rollout: rollouts })
     .from(batchEntries)
     .innerJoin(rollouts, eq(rollouts.id, batchEntries.rolloutId))
-    .where(and(eq(batchEntries.tenantId, tenantId), eq(batchEntries.batchId, batchId), isNull(rollouts.dropReason)))
+    .where(and(eq(batchEntries.tenantId, tenantId), eq(batchEntries.batchId, batchId), isWanted))
     .orderBy(asc(rollouts.createdAt), asc(rollouts.groupId), asc(rollouts.id));
   return rows.map((row) => row.rollout);
 }

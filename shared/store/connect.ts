@@ -1,4 +1,5 @@
 import { createClient, type Client, type InStatement } from "@libsql/client/web";
+import { FulgurError, messageOf } from "#shared/errors.ts";
 import type { LibSQLDatabase } from "drizzle-orm/libsql";
 import { drizzle } from "drizzle-orm/libsql/web";
 
@@ -33,13 +34,27 @@ function wellFormed(statement: InStatement): InStatement {
   return { ...statement, args };
 }
 
-/** The bare libSQL client under {@link connectStore}, for batches and migrations. */
+/**
+ * The bare libSQL client under {@link connectStore}, for batches and migrations. It throws FulgurError ERR_STORE where the
+ * server is not to be reached or out of order; drizzle has that as its own error's cause.
+ */
 export function storeClient({ url, token, timeoutMs = 10_000, fetch: send = fetch }: StoreOptions): Client {
   return createClient({
     url,
     authToken: token,
     intMode: "number",
-    fetch: (request: Request | string, init?: RequestInit) =>
-      send(request, { ...init, signal: AbortSignal.timeout(timeoutMs) }),
+    fetch: async (request: Request | string, init?: RequestInit): Promise<Response> => {
+      let response: Response;
+      try {
+        response = await send(request, { ...init, signal: AbortSignal.timeout(timeoutMs) });
+      } catch (cause) {
+        throw new FulgurError("ERR_STORE", `the store did not answer within ${timeoutMs} ms: ${messageOf(cause)}`, {
+          cause,
+        });
+      }
+      if (response.status < 500 && response.status !== 429) return response;
+      await response.body?.cancel();
+      throw new FulgurError("ERR_STORE", `the store answered ${response.status}; try again in a second`);
+    },
   });
 }

@@ -1,3 +1,5 @@
+import { sql } from "drizzle-orm";
+import type { StoreDb } from "./connect.ts";
 import type { Statement } from "./statement.ts";
 
 /**
@@ -8,7 +10,7 @@ import type { Statement } from "./statement.ts";
 
 export interface LiveGroups {
   readonly agent: string;
-  /** Rollouts of a group; only whole groups are claimed, the others wait for more to come. */
+  /** Rollouts of a group, 1 or more; only whole groups are claimed, the others wait for more to come. */
   readonly groupSize: number;
   /** Rollouts that began then or later, milliseconds since the epoch. */
   readonly since: number;
@@ -34,27 +36,20 @@ interface LiveClaim {
  * redacted call and a deleted subject have nothing that can be trained on, so they are never taken.
  */
 export function claimLiveGroups(claim: LiveClaim, live: LiveGroups): [Statement, Statement] {
-  const { tenantId, batchId, runId, policy, step, groups } = claim;
-  const { agent, groupSize, since, versions } = live;
+  const { tenantId, batchId, runId, step, groups } = claim;
+  const { groupSize } = live;
   return [
     {
-      // The `+` keeps SQLite from the indexes that lead to all of an agent's, or all undisposed, rollouts of every age.
       sql: `insert into batch_entries (rollout_id, batch_id, tenant_id)
             select id, ?, ? from (
               select r.id, row_number() over (order by r.created_at, r.id) as place, count(*) over () as free
-              from rollouts r
-              where r.tenant_id = ? and r.created_at >= ? and +r.mode = 'live' and +r.agent = ?
-                and +r.status = 'finished' and r.reward is not null and +r.disposition is null and +r.run_id is null
-                and not exists (select 1 from batch_entries e where e.rollout_id = r.id)
-                and (select min(coalesce(c.policy = ? and c.policy_version in (select value from json_each(?)), 0))
-                  from calls c
-                  where c.rollout_id = r.id and c.attempt = r.attempt and c.role <> 'judge' and c.trainable) = 1)
+              from rollouts r where ${FREE})
             where place <= min(free / ?, ?) * ?
               and exists (select 1 from batches b
                 where b.id = ? and b.tenant_id = ? and b.run_id = ? and b.step = ? and b.status = 'claimed')
             on conflict do nothing`,
       args: [
-        ...[batchId, tenantId, tenantId, since, agent, policy, JSON.stringify(versions)],
+        ...[batchId, tenantId, ...freeArgs(claim, live)],
         ...[groupSize, groups, groupSize, batchId, tenantId, runId, step],
       ],
     },
@@ -70,4 +65,35 @@ export function claimLiveGroups(claim: LiveClaim, live: LiveGroups): [Statement,
       args: [runId, groupSize, batchId, tenantId],
     },
   ];
+}
+
+/** How many live rollouts a claim could take now, whole groups or not. */
+export async function countFreeLive(
+  db: StoreDb,
+  of: Pick<LiveClaim, "tenantId" | "policy">,
+  live: Omit<LiveGroups, "groupSize">,
+): Promise<number> {
+  const [before = "", ...rest] = FREE.split("?");
+  const args = freeArgs(of, live);
+  const where = rest.reduce((built, text, at) => sql`${built}${args[at]}${sql.raw(text)}`, sql.raw(before));
+  const rows = await db.all<{ n: number }>(sql`select count(*) as n from rollouts r where ${where}`);
+  return rows[0]?.n ?? 0;
+}
+
+/**
+ * What a rollout `r` must be to be claimed. The `+` keeps SQLite from the indexes that lead to all of an agent's, or all
+ * undisposed, rollouts of every age.
+ */
+const FREE = `r.tenant_id = ? and r.created_at >= ? and +r.mode = 'live' and +r.agent = ?
+  and +r.status = 'finished' and r.reward is not null and +r.disposition is null and +r.run_id is null
+  and not exists (select 1 from batch_entries e where e.rollout_id = r.id)
+  and (select min(coalesce(c.policy = ? and c.policy_version in (select value from json_each(?)), 0))
+    from calls c
+    where c.rollout_id = r.id and c.attempt = r.attempt and c.role <> 'judge' and c.trainable) = 1`;
+
+function freeArgs(
+  { tenantId, policy }: Pick<LiveClaim, "tenantId" | "policy">,
+  { since, agent, versions }: Omit<LiveGroups, "groupSize">,
+): (string | number)[] {
+  return [tenantId, since, agent, policy, JSON.stringify(versions)];
 }

@@ -370,16 +370,17 @@ export interface ListOptions {
   /** Id of the last rollout of the page before. */
   readonly after?: string | undefined;
   readonly mode?: Mode | undefined;
-  readonly status?: RolloutStatus | undefined;
+  /** One of these. */
+  readonly statuses?: readonly RolloutStatus[] | undefined;
   readonly runId?: string | undefined;
 }
 
 /** Rollouts newest first, a page at a time. */
 export async function listRollouts(db: StoreDb, tenantId: string, options: ListOptions = {}): Promise<Rollout[]> {
-  const { limit = 50, after, mode, status, runId } = options;
+  const { limit = 50, after, mode, statuses, runId } = options;
   const wanted: SQL[] = [eq(rollouts.tenantId, tenantId)];
   if (mode !== undefined) wanted.push(eq(rollouts.mode, mode));
-  if (status !== undefined) wanted.push(eq(rollouts.status, status));
+  if (statuses !== undefined) wanted.push(inArray(rollouts.status, [...statuses]));
   if (runId !== undefined) wanted.push(eq(rollouts.runId, runId));
   if (after !== undefined) {
     wanted.push(

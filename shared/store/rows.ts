@@ -26,20 +26,26 @@ export function insertWithText<T extends SQLiteTable, K extends keyof InferInser
 }
 
 function compile(table: SQLiteTable, onConflict: OnConflict, asText: readonly string[]): (row: object) => Statement {
-  const columns = Object.entries(getTableColumns(table));
-  const names = columns.map(([, column]) => `"${column.name}"`).join(", ");
+  const columns = Object.entries(getTableColumns(table)).map(([key, column]) => ({
+    key,
+    name: column.name,
+    asText: asText.includes(key),
+    otherwise: is(column.default, SQL) ? undefined : column.default,
+    // JSON has a null of its own, for columns that must hold something.
+    none: column.notNull && column.dataType === "json" ? "null" : null,
+    toDriver: (value: unknown): unknown => column.mapToDriverValue(value),
+  }));
+  const names = columns.map(({ name }) => `"${name}"`).join(", ");
   const marks = columns.map(() => "?").join(", ");
   const sql = `insert into "${getTableName(table)}" (${names}) values (${marks}) on conflict ${onConflict}`;
   return (row) => {
     const fields = row as Readonly<Record<string, unknown>>;
     return {
       sql,
-      args: columns.map(([key, column]) => {
-        const given = fields[key] === undefined && !is(column.default, SQL) ? column.default : fields[key];
-        // JSON has a null of its own, for columns that must hold something.
-        if (given === null && column.notNull && column.dataType === "json") return "null";
-        if (given === undefined || given === null) return null;
-        return bound(asText.includes(key) ? given : column.mapToDriverValue(given), column.name);
+      args: columns.map(({ key, name, asText, otherwise, none, toDriver }) => {
+        const given = fields[key] === undefined ? otherwise : fields[key];
+        if (given === null) return none;
+        return given === undefined ? null : bound(asText ? given : toDriver(given), name);
       }),
     };
   };

@@ -1,4 +1,4 @@
-import { eq } from "drizzle-orm";
+import { eq, sql } from "drizzle-orm";
 import { tenants, type TenantSettings } from "#shared/tables.ts";
 import type { TenantPatch } from "#shared/wire-tenant.ts";
 import type { StoreDb } from "./connect.ts";
@@ -27,4 +27,16 @@ export function patchTenant(id: string, patch: TenantPatch): Statement[] {
 
 export async function readTenantSettings(db: StoreDb, id: string): Promise<TenantSettings | undefined> {
   return (await readTenant(db, id))?.settings;
+}
+
+/** All tenants that the database has anything of. */
+export async function listTenants(db: StoreDb): Promise<string[]> {
+  // Each has an index that begins with the tenant, and whatever else a tenant may have, it has one of these. A row of
+  // settings for the default tenant is in every database: a migration makes it.
+  const rows = await db.all<{ id: string }>(sql`
+    select id from tenants where id <> 'default' union select tenant_id from policies union select tenant_id from tasks
+    union select tenant_id from rollouts union select tenant_id from agents union select tenant_id from keys
+    union select tenant_id from audit union select tenant_id from agl_rollouts union select tenant_id from usage
+    order by 1`);
+  return rows.map(({ id }) => id);
 }

@@ -45,7 +45,12 @@ export async function readUsage(db: StoreDb, tenantId: string, sinceDay = "0000-
     .orderBy(desc(usage.day), usage.model, usage.mode);
 }
 
+let lastDay = { number: -1, text: "" };
+
 /** The UTC day of a time, `2026-11-21`. */
 export function dayOf(time: number): string {
-  return new Date(time).toISOString().slice(0, 10);
+  const number = Math.floor(time / 86_400_000);
+  // Every call has one, and nearly all have the same.
+  if (number !== lastDay.number) lastDay = { number, text: new Date(time).toISOString().slice(0, 10) };
+  return lastDay.text;
 }

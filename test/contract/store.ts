@@ -297,9 +297,9 @@ export function storeContract(name: string, open: () => Promise<OpenStore>): voi
         const first = await listRollouts(store.db, tenantId, { limit: 3 });
         const second = await listRollouts(store.db, tenantId, { limit: 3, after: first.at(-1)?.id });
         expect([...first, ...second].map(({ id }) => id)).toEqual(ids.toReversed());
-        expect(await listRollouts(store.db, tenantId, { runId: "run", status: "queued", mode: "train" })).toHaveLength(
-          4,
-        );
+        expect(
+          await listRollouts(store.db, tenantId, { runId: "run", statuses: ["queued"], mode: "train" }),
+        ).toHaveLength(4);
         expect(await listRollouts(store.db, tenantId, { mode: "val" })).toEqual([]);
         await write(cancelRollout(tenantId, ids[0] ?? "", 2000));
         const counts = await countRollouts(store.db, tenantId, { runId: "run" });

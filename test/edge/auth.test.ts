@@ -29,10 +29,10 @@ const NO_KEYS: KeyAuth = {
 
 function authenticator(keySet: KeySet, keyAuth = NO_KEYS): (request: Request, now: number) => Promise<Principal> {
   const authenticate = authenticatorOf(keySet, keyAuth);
-  const db = (): never => {
+  const dbOf = (): never => {
     throw new Error("a token is proven without the store");
   };
-  return (request, now) => authenticate(request, { db, now, later: () => undefined });
+  return (request, now) => authenticate(request, { dbOf, now, later: () => undefined });
 }
 
 function withToken(token: string): Request {

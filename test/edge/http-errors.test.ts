@@ -36,6 +36,15 @@ describe("errorResponse", () => {
     expect(statusOf(Object.assign(new Error("away"), { code: "ERR_STORE" }))).toBe(503);
   });
 
+  it("takes a read that the store did not answer for the store's being away, and not for a failure of its own", async () => {
+    const cause = new FulgurError("ERR_STORE", "the store did not answer within 5000 ms: ECONNREFUSED 10.1.2.3");
+    const response = errorResponse(new Error("Failed query: select secret", { cause }));
+    expect(response.status).toBe(503);
+    expect(response.headers.get("retry-after")).toBe("1");
+    expect(await response.json()).toMatchObject({ error: { message: "the store is away; try again in a second" } });
+    expect(statusOf(new Error("Failed query: select secret", { cause: new Error("no such table") }))).toBe(500);
+  });
+
   it("tells nothing of what it does not know", async () => {
     const response = errorResponse(new TypeError("secret detail"));
     expect(response.status).toBe(500);

@@ -21,11 +21,11 @@ async function made(change: Partial<StoredKey> = {}): Promise<{ key: string; id:
 function asking() {
   const beside: Promise<unknown>[] = [];
   let asked = 0;
-  const db = (): StoreDb => {
+  const dbOf = (): StoreDb => {
     asked++;
     return store.db;
   };
-  const at = (now: number): KeyAuthRequest => ({ db, now, later: (work) => void beside.push(work) });
+  const at = (now: number): KeyAuthRequest => ({ dbOf, now, later: (work) => void beside.push(work) });
   return { at, beside, asked: () => asked };
 }
 
@@ -103,7 +103,7 @@ describe("keyAuth", () => {
     await auth.authenticate(known.key, asking().at(1000));
     const away: KeyAuthRequest = {
       ...asking().at(30_000),
-      db: () => {
+      dbOf: () => {
         throw new Error("away");
       },
     };
@@ -129,5 +129,33 @@ describe("keyAuth", () => {
       .authenticate(key, asking().at(1000))
       .catch((thrown: unknown) => thrown);
     expect(String(refusal)).not.toContain(key.slice(3, 19));
+  });
+
+  it("looks a key up in the shard that its id names, and takes it only of a tenant that lives there", async () => {
+    const inShard = async (shard: number, tenantId: string): Promise<string> => {
+      const { id, key, hash } = await newKey(shard);
+      const row = { id, hash, tenantId, scope: "read" as const, agent: null, label: "", ratePerMinute: null };
+      await store.writer.append([createKey({ ...row, createdAt: 1, revokedAt: null })]);
+      return key;
+    };
+    const auth = keyAuth({ shards: 3, shardOf: (tenantId) => Number(tenantId.slice(1)) });
+    const asked: number[] = [];
+    const request: KeyAuthRequest = {
+      ...asking().at(1000),
+      dbOf: (shard) => {
+        asked.push(shard);
+        return store.db;
+      },
+    };
+    const key = await inShard(2, "t2");
+    expect(key).toMatch(/^fk_2-[0-9a-f]{16}_/);
+    await expect(auth.authenticate(key, request)).resolves.toMatchObject({ tenantId: "t2" });
+    await expect(auth.authenticate(await inShard(0, "t0"), request)).resolves.toMatchObject({ tenantId: "t0" });
+    expect(asked).toEqual([2, 0]);
+    const refused = { code: "ERR_AUTH" };
+    await expect(auth.authenticate(await inShard(1, "t2"), request)).rejects.toMatchObject(refused);
+    // There is no such shard, so nobody is asked.
+    await expect(auth.authenticate(await inShard(3, "t0"), request)).rejects.toMatchObject(refused);
+    expect(asked).toEqual([2, 0, 1]);
   });
 });

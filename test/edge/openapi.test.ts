@@ -62,8 +62,8 @@ describe("the table of routes", () => {
       const text = await readFile(new URL(file, folder), "utf8");
       handlers += text.match(/\.(get|post|put|patch|delete)\(\s*"\//g)?.length ?? 0;
     }
-    // The dialects, /healthz and the key set are matched in app.ts; the page's style is no interface.
-    const elsewhere = ["/healthz", "/.well-known/jwks.json"];
+    // The dialects, health and the key set are matched in app.ts; the page's style is no interface.
+    const elsewhere = ["/healthz", "/healthz/shards", "/.well-known/jwks.json"];
     const inFiles = ROUTES.filter(
       ({ path, tag, method }) => !elsewhere.includes(path) && !(tag === "llm" && method === "POST"),
     );

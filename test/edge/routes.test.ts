@@ -118,6 +118,12 @@ describe("rollouts", () => {
     const rest = await edge.admin.listRollouts({ run_id: "ru_list", limit: "2", after: first.next_after ?? "" });
     expect(new Set([...first.rollouts, ...rest.rollouts].map(({ id }) => id))).toEqual(new Set(ids));
     expect(rest.next_after).toBeNull();
+    await edge.admin.cancelRollout(ids[0] ?? "");
+    const of = async (status: string): Promise<number> =>
+      (await edge.admin.listRollouts({ run_id: "ru_list", status })).rollouts.length;
+    const others = "queued,running,finished,failed";
+    expect([await of("cancelled"), await of(others), await of(`cancelled,${others}`)]).toEqual([1, 2, 3]);
+    await expect(of("queued,asleep")).rejects.toThrow(/status/);
   });
 
   it("need a task and an agent that exist", async () => {

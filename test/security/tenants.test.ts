@@ -39,7 +39,8 @@ const ids = {
 let victimRollout: { id: string; token: string };
 
 beforeAll(async () => {
-  edge = await startTestEdge();
+  // In one database, where nothing but the queries keeps them apart; of two, test/edge/sharding.test.ts.
+  edge = await startTestEdge({ homes: { default: 0, mallory: 0 } });
   edge.inference.answer = () => ({ tokens: [MARK, " said"] });
   await edge.store.writer.append([
     putTenant({ id: "mallory", name: "Mallory", settings: { fail_open: false }, createdAt: 1 }),
@@ -323,6 +324,7 @@ const attacks = (): readonly Attack[] => {
 /** Routes that take no id and give nothing of a tenant, and those that have a test of their own below. */
 const ELSEWHERE: Readonly<Record<string, string>> = {
   "GET /healthz": "nobody's",
+  "GET /healthz/shards": "nobody's",
   "GET /.well-known/jwks.json": "nobody's",
   "GET /metrics": "nobody's",
   "GET /v1/session": "reads the first tenant on one machine, and is refused anywhere else (paths.test.ts)",

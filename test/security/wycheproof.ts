@@ -45,13 +45,14 @@ export function wycheproof(runtime: string): void {
 
   test(`Wycheproof's Ed25519 vectors hold in ${runtime}: one message and key have no second signature`, async () => {
     const read25519 = vectors.ed25519.flatMap(({ x, tests }) => tests.map((row) => ({ x, ...read(row) })));
-    expect(read25519.length).toBeGreaterThan(70);
+    expect(read25519).toHaveLength(210);
     for (const { x, id, result, fields } of read25519) {
       const [message = "", signature = ""] = fields;
       const key = await crypto.subtle.importKey("jwk", { kty: "OKP", crv: "Ed25519", x }, "Ed25519", false, ["verify"]);
       // workerd throws where the length is wrong.
       const good = await crypto.subtle.verify("Ed25519", key, bytes(signature), bytes(message)).catch(() => false);
-      expect([id, good]).toEqual([id, result === "valid"]);
+      // Acceptable: the public key has a small-order part, which a key that was generated never has; runtimes differ.
+      if (result !== "acceptable") expect([id, good]).toEqual([id, result === "valid"]);
     }
   });
 }

@@ -14,7 +14,7 @@ import { readAnswer, takeWhole } from "../whole-answer.ts";
  */
 export async function chatCompletions(deps: ProxyDeps, request: Request): Promise<Response> {
   const startedAt = deps.now();
-  const requestText = await readText(request);
+  const requestText = await readText(request, deps);
   const chat = readChatRequest(requestText);
   const caller = await deps.callerOf(request, chat);
   const route = await routeOf(deps, caller, chat.model);

@@ -250,7 +250,7 @@ interface AskOptions<T> extends ProviderAsked {
 }
 
 async function askProvider<T>(call: Call, { request, dialect, body, route, read }: AskOptions<T>): Promise<T> {
-  const { deps, capture, client } = call;
+  const { deps, capture, ending } = call;
   const { name, baseUrl, apiKey } = route.provider;
   const { value, attempts } = await askInference({
     url: providerUrl(baseUrl, dialect),
@@ -258,7 +258,8 @@ async function askProvider<T>(call: Call, { request, dialect, body, route, read 
     body: JSON.stringify({ ...body, model: route.model }),
     headers: providerHeaders(request.headers, dialect, apiKey),
     fetch: deps.fetchProvider,
-    signal: client.signal,
+    ending,
+    limits: deps.limits,
     timeoutMs: TIMEOUT_MS,
     maxAttempts: MAX_ATTEMPTS,
     read: (response) => {

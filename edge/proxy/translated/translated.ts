@@ -19,7 +19,7 @@ export async function translatedCall(
   { request, dialect }: { readonly request: Request; readonly dialect: Dialect },
 ): Promise<Response> {
   const startedAt = deps.now();
-  const requestText = await readText(request);
+  const requestText = await readText(request, deps);
   const { body, model } = readModel(requestText);
   const caller = await deps.callerOf(request, body);
   const route = await routeOf(deps, caller, model);

@@ -1,10 +1,11 @@
 import type { ModelTarget } from "#shared/agent-settings.ts";
 import { FulgurError } from "#shared/errors.ts";
+import type { StoreDb } from "#shared/store/connect.ts";
 import { readRollout } from "#shared/store/rollouts.ts";
 import { readTenantSettings } from "#shared/store/tenants.ts";
 import { JUDGE_ROLE } from "#shared/words.ts";
 import { writerOf, type Env } from "../../config.ts";
-import { requestDb, type EdgeParts } from "../../context.ts";
+import { shardDb, type EdgeParts } from "../../context.ts";
 import type { RoutedModel, TenantDirectory } from "../../directory.ts";
 import { openKey } from "../../provider-key.ts";
 import type { Admission } from "../../proxy/admission.ts";
@@ -12,6 +13,7 @@ import { firstChoice, isObject, parseObject, type Json } from "../../proxy/answe
 import { ask, record, type Call, type Caller, type ProxyDeps } from "../../proxy/call.ts";
 import { readChatRequest } from "../../proxy/chat/request.ts";
 import { handle, type Answered } from "../../proxy/handle.ts";
+import { limits as limitsOf } from "../../proxy/limits.ts";
 import { inferenceFetch } from "../../proxy/inference-fetch.ts";
 import { providerCall } from "../../proxy/provider/provider.ts";
 import { readAnswer, takeWhole } from "../../proxy/whole-answer.ts";
@@ -21,7 +23,7 @@ import { cannotJudge, type EvaluatorDeps } from "./contract.ts";
 /** What asking a model takes of an edge. */
 export interface AskParts extends Pick<
   EdgeParts,
-  "config" | "directory" | "admission" | "resolver" | "prompts" | "counters" | "providerMemory" | "now"
+  "config" | "shard" | "directory" | "admission" | "resolver" | "prompts" | "counters" | "providerMemory" | "now"
 > {
   /** Keeps work alive beside what asks. */
   readonly later: (work: Promise<unknown>) => void;
@@ -32,10 +34,11 @@ export interface AskParts extends Pick<
  * metered before its answer counts, and never trained on.
  */
 export function modelAsker(env: Env, parts: AskParts): NonNullable<EvaluatorDeps["askModel"]> {
-  const { config, directory, now, later } = parts;
+  const { config, shard, directory, now, later } = parts;
   return async (target, messages, { ref, signal }) => {
     const { tenantId, rolloutId, attempt } = ref;
-    const db = requestDb(config, env);
+    let made: StoreDb | undefined;
+    const db = (): StoreDb => (made ??= shardDb(config, env, shard.index));
     const [tenant, rollout] = await Promise.all([
       directory.of({ tenantId, db, now: now(), later }),
       readRollout(db(), tenantId, rolloutId),
@@ -106,7 +109,8 @@ interface Place {
 }
 
 function proxyDeps(env: Env, parts: AskParts, { db, tenant, caller, route }: Place): ProxyDeps {
-  const { config, admission, resolver, prompts, counters, providerMemory, now, later } = parts;
+  const { config, shard, admission, resolver, prompts, counters, providerMemory, now, later } = parts;
+  const limits = limitsOf();
   return {
     inferenceUrl: config.inferenceUrl,
     callerOf: () => Promise.resolve(caller),
@@ -114,7 +118,7 @@ function proxyDeps(env: Env, parts: AskParts, { db, tenant, caller, route }: Pla
     agents: tenant.agents,
     route: () => Promise.resolve(route),
     db,
-    writer: gatheringWriter(env, () => writerOf(env)),
+    writer: gatheringWriter(shard, () => writerOf(env, shard.index), limits),
     admission: ifAffordable(admission),
     resolver,
     prompts,
@@ -123,6 +127,7 @@ function proxyDeps(env: Env, parts: AskParts, { db, tenant, caller, route }: Pla
     fetchProvider: (input, init) => fetch(input, init),
     providerMemory,
     now,
+    limits,
     waitUntil: later,
   };
 }

@@ -12,7 +12,7 @@ const MAX_BYTES = 32 * 1_048_576;
  * @throws UnprocessableError where it is no JSON or does not fit, FulgurError ERR_TOO_LARGE
  */
 export async function parseBody<S extends z.ZodType>(request: Request, schema: S): Promise<z.output<S>> {
-  const text = await readText(request, MAX_BYTES);
+  const text = await readText(request, { maxBytes: MAX_BYTES });
   if (text === "") throw new UnprocessableError([{ loc: ["body"], type: "missing", msg: "a JSON body is needed" }]);
   let body: unknown;
   try {

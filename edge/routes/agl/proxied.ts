@@ -82,7 +82,7 @@ export async function proxiedCall(c: Context<EdgeHono>, path: ProxiedPath): Prom
     readTenantSettings(db(), tenantId),
   ]);
   requireCaller(principal, rollout);
-  const requestText = await readText(c.req.raw, MAX_BYTES);
+  const requestText = await readText(c.req.raw, { maxBytes: MAX_BYTES });
   const request = requestOf(requestText);
   const asked = typeof request["model"] === "string" ? request["model"] : "";
   const target = await targetOf(c, models, { asked, rolloutId });
@@ -241,7 +241,7 @@ async function record(
           now,
         );
   const rewards = await toolRewards(call);
-  await gatheringWriter(c.env, () => writer).append([
+  await gatheringWriter(parts.shard, () => writer).append([
     [...recordCall(capture.record({ ...end, now })), ...recordRewards(rewards), ...event, leaveAgl(callId)],
   ]);
 }

@@ -1,5 +1,5 @@
 import { Hono } from "hono";
-import type { EdgeHono } from "../../context.ts";
+import { proveCaller, type EdgeHono } from "../../context.ts";
 import { detailResponse, llmErrorResponse, methodNotAllowed } from "./errors.ts";
 import { aglEventRoutes } from "./events.ts";
 import { aglModelRoutes } from "./models.ts";
@@ -44,12 +44,7 @@ function app(): Hono<EdgeHono> {
   return new Hono<EdgeHono>()
     .onError((thrown) => detailResponse(thrown))
     .use(async (c, next) => {
-      const { parts, db } = c.var;
-      const now = parts.now();
-      const later = (work: Promise<unknown>): void => c.executionCtx.waitUntil(work);
-      const principal = await parts.authenticate(c.req.raw, { db, now, later });
-      await parts.revocations.check(principal, db, now);
-      c.set("principal", principal);
+      await proveCaller(c);
       await next();
     });
 }

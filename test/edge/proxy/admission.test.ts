@@ -58,6 +58,25 @@ describe("admission", () => {
     await gate.admit(other.request(1499, { db: () => expect.unreachable("it need not ask") }));
   });
 
+  it("looks beside the calls at those too that did not call lately, for ten seconds", async () => {
+    const caps = { maxCalls: 100, maxTokens: 1000 };
+    const [busy, slow] = [await running(caps), await running(caps)];
+    const gate = admission();
+    for (const { request } of [slow, busy]) await gate.admit(request(0));
+    for (let at = 500; at <= 9500; at += 500) {
+      await gate.admit(busy.request(at));
+      await busy.beside();
+    }
+    await gate.admit(slow.request(9900, { db: () => expect.unreachable("it need not ask") }));
+    for (let at = 10_000; at <= 21_000; at += 500) {
+      await gate.admit(busy.request(at));
+      await busy.beside();
+    }
+    expect(slow.reads()).toBe(1);
+    await gate.admit(slow.request(21_100));
+    expect(slow.reads()).toBe(2);
+  });
+
   it("refuses a call at once while records are behind, and asks it to come again after a second", async () => {
     const { request, reads } = await running();
     const gate = admission();

@@ -2,9 +2,10 @@ import { describe, expect, it } from "vitest";
 import type { StoreWriter } from "#shared/store/statement.ts";
 import { counters } from "../../../edge/counters.ts";
 import { admission } from "../../../edge/proxy/admission.ts";
-import { record, recordFailure, type Call } from "../../../edge/proxy/call.ts";
+import { ClientGoneError, record, recordFailure, type Call } from "../../../edge/proxy/call.ts";
 import { Capture } from "../../../edge/proxy/capture.ts";
 import { parseChatRequest } from "../../../edge/proxy/chat/request.ts";
+import { limits } from "../../../edge/proxy/limits.ts";
 import { promptMemory } from "../../../edge/proxy/prompt-memory.ts";
 import { providerMemory } from "../../../edge/proxy/provider/memory.ts";
 import { resolver } from "../../../edge/proxy/resolve.ts";
@@ -57,6 +58,7 @@ function callOf(mode: "train" | "live", options: { readonly failOpen?: boolean; 
       fetchProvider: fetch,
       providerMemory: providerMemory(),
       now: () => 2000,
+      limits: limits(),
       waitUntil: () => undefined,
     },
     caller: {
@@ -74,7 +76,7 @@ function callOf(mode: "train" | "live", options: { readonly failOpen?: boolean; 
     chat: parseChatRequest(requestText),
     route: { kind: "policy", policy: "flight", role: "main" },
     capture,
-    client: new AbortController(),
+    ending: new AbortController(),
     failOpen: options.failOpen ?? false,
   };
   return { call, appended, counted };
@@ -124,7 +126,7 @@ describe("recordFailure", () => {
 
   it("says that the client left, whatever came after", async () => {
     const { call, appended } = callOf("train");
-    call.client.abort(new Error("gone"));
+    call.ending.abort(new ClientGoneError());
     await recordFailure(call, new Error("reset"));
     expect(JSON.stringify(appended)).toContain('"client_disconnected"');
     expect(JSON.stringify(appended)).toContain("499");

@@ -19,8 +19,8 @@ describe("readText, in workerd", () => {
   const post = (body: string | ReadableStream): Request => new Request("http://edge/", { method: "POST", body });
 
   it("reads a body of the limit and refuses one byte more", async () => {
-    expect(await readText(post("x".repeat(100)), 100)).toHaveLength(100);
-    await expect(readText(post("x".repeat(101)), 100)).rejects.toMatchObject({ code: "ERR_TOO_LARGE" });
+    expect(await readText(post("x".repeat(100)), { maxBytes: 100 })).toHaveLength(100);
+    await expect(readText(post("x".repeat(101)), { maxBytes: 100 })).rejects.toMatchObject({ code: "ERR_TOO_LARGE" });
   });
 
   it("stops reading a body of unknown length at the limit", async () => {
@@ -31,7 +31,7 @@ describe("readText, in workerd", () => {
         controller.enqueue(bytes("x".repeat(60)));
       },
     });
-    await expect(readText(post(endless), 100)).rejects.toMatchObject({ code: "ERR_TOO_LARGE" });
+    await expect(readText(post(endless), { maxBytes: 100 })).rejects.toMatchObject({ code: "ERR_TOO_LARGE" });
     expect(pulled).toBeLessThan(10);
   });
 });

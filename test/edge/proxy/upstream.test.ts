@@ -1,4 +1,5 @@
 import { describe, expect, it } from "vitest";
+import { limits } from "../../../edge/proxy/limits.ts";
 import { askInference, UpstreamError } from "../../../edge/proxy/upstream.ts";
 
 type Step = Response | Error | ((signal: AbortSignal | null | undefined) => Promise<Response>);
@@ -13,17 +14,18 @@ function scripted(steps: readonly Step[]) {
     if (step instanceof Error) throw step;
     return typeof step === "function" ? step(init?.signal) : step;
   };
-  const client = new AbortController();
+  const ending = new AbortController();
   return {
     waits,
-    client,
+    ending,
     asked: () => asked,
     ask: (options: { readonly timeoutMs?: number } = {}) =>
       askInference({
         url: "http://inference/v1/chat/completions",
         body: "{}",
         fetch: send,
-        signal: client.signal,
+        ending,
+        limits: limits({ lookEveryMs: 5 }),
         read: (response) => response.text(),
         random: () => 0.5,
         sleep: async (ms) => void waits.push(ms),
@@ -87,7 +89,7 @@ describe("askInference", () => {
   it("gives up at once when the client leaves", async () => {
     const endpoint = scripted([
       async (signal) => {
-        endpoint.client.abort(new Error("gone"));
+        endpoint.ending.abort(new Error("gone"));
         throw signal?.reason;
       },
     ]);

@@ -2,6 +2,7 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
+import { sql } from "drizzle-orm";
 import { afterEach, describe, expect, it } from "vitest";
 import { readCalls } from "#shared/store/calls.ts";
 import { connectStore } from "#shared/store/connect.ts";
@@ -123,6 +124,22 @@ describe("Writer", () => {
       expect(usage?.calls, "each record is counted once, however often it was written").toBe(rows.length);
     },
   );
+
+  it("comes back to libSQL although appends never pause", { timeout: 60_000 }, async () => {
+    const { store, host } = await start();
+    // More at once than one group of the drain has: the outbox takes them faster than libSQL.
+    const load = recording(host.url, 96);
+    await load.until(50);
+    await store.kill();
+    await load.until(1500);
+    await store.restart();
+    await drained(host.writer);
+    const acknowledged = await load.stop();
+    const rows = await store.db.all<{ id: string }>(sql`select id from calls`);
+    const stored = new Set(rows.map(({ id }) => id));
+    expect(acknowledged.filter((id) => !stored.has(id))).toEqual([]);
+    expect(await host.writer.status()).toEqual({ storeUp: true, outbox: 0 });
+  });
 
   it("keeps its outbox through a SIGKILL of workerd", { timeout: 60_000 }, async () => {
     const { store, host, restartHost } = await start();

@@ -20,3 +20,13 @@ it("gives up on a server that takes connections and never answers", async () => 
   await expect(readTenant(db, "default")).rejects.toThrow(/Failed query/);
   expect(performance.now() - startedAt).toBeLessThan(5000);
 });
+
+it.each<[string, () => Promise<Response>, object]>([
+  ["nothing listens", () => Promise.reject(new TypeError("fetch failed")), { code: "ERR_STORE" }],
+  ["a server that is out of order", () => Promise.resolve(new Response("", { status: 503 })), { code: "ERR_STORE" }],
+  ["too many requests", () => Promise.resolve(new Response("", { status: 429 })), { code: "ERR_STORE" }],
+  ["a token that it does not take", () => Promise.resolve(new Response("", { status: 401 })), { code: "SERVER_ERROR" }],
+])("tells the store's being away from what is wrong with a request: %s", async (_what, send, cause) => {
+  const db = connectStore({ url: "http://127.0.0.1:1", token: "t", fetch: send });
+  await expect(readTenant(db, "default")).rejects.toMatchObject({ cause });
+});

@@ -4,7 +4,7 @@ import { packFloats, packIds } from "#shared/packed.ts";
 import { claimGroups, markTrained, type Claim } from "#shared/store/batches.ts";
 import { recordCall, type CallRecord } from "#shared/store/calls.ts";
 import { giveFeedback } from "#shared/store/feedback.ts";
-import type { LiveGroups } from "#shared/store/live-groups.ts";
+import { countFreeLive, type LiveGroups } from "#shared/store/live-groups.ts";
 import { closeRollout, createRollouts, leaseRollouts, readRollouts, startSelfRollout } from "#shared/store/rollouts.ts";
 import { transact } from "#shared/store/statement.ts";
 import type { Mode } from "#shared/words.ts";
@@ -129,8 +129,14 @@ describe("claiming live rollouts", () => {
       await live(),
       await live({ calls: [{}, { policyVersion: 2 }, { trainable: false, policy: null, policyVersion: null }] }),
     ];
+    const free = (more: Partial<LiveGroups> = {}): Promise<number> =>
+      countFreeLive(store.db, { tenantId, policy: "flight" }, { agent: "flight", since: 0, versions: [2, 3], ...more });
+    // What is counted is what is claimed.
+    expect([await free(), await free({ since: time }), await free({ agent: "other" })]).toEqual([2, 1, 1]);
+    expect([await free({ versions: [1] }), await free({ versions: [3] })]).toEqual([1, 1]);
     expect(await claim({ groups: 100, live: { since: time } })).toEqual([]);
     expect(await claim({ groups: 100, step: 1 })).toEqual(good);
+    expect(await free()).toBe(0);
     expect(await claim({ groups: 100, step: 2, live: { groupSize: 1 } })).toEqual([]);
   });
 
@@ -147,6 +153,12 @@ describe("claiming live rollouts", () => {
     } as const;
     await transact(store.writer, giveFeedback({ ...feedback, value: 0.75, createdAt: time }, ref));
     expect(await claim({ step: 1, live: { groupSize: 1 } })).toEqual([id]);
+  });
+
+  it("takes groups of one, each of a name of its own", async () => {
+    const ids = [await live({ reward: 1 }), await live({ reward: 0 }), await live({ reward: 1 })];
+    expect(await claim({ groups: 2, live: { groupSize: 1 } })).toEqual(ids.slice(0, 2));
+    expect(await groupsOf(ids)).toEqual([`gr_live_${ids[0]}`, `gr_live_${ids[1]}`, null]);
   });
 
   it("puts no rollout in two batches, with 8 runs that claim at once", async () => {
@@ -215,7 +227,7 @@ describe("claiming live rollouts", () => {
     expect((await claim({ batchId })).toSorted()).toEqual([...own, liked, disliked].toSorted());
 
     const records = await storeReader(store.db, tenantId).batchRollouts(batchId);
-    const { credit, advantage } = PRESETS["group-pg"];
+    const { credit, advantage } = PRESETS.lightning;
     const lineage = { base: 3, first: 4 };
     const { groups, dropped } = sift(records, { credit, advantage, lineage, step: 0, maxStaleness: 1 });
     expect([...dropped]).toEqual([]);

@@ -7,6 +7,7 @@ import * as batches from "#shared/store/batches.ts";
 import { readCalls } from "#shared/store/calls.ts";
 import { storeClient, type StoreDb } from "#shared/store/connect.ts";
 import * as keys from "#shared/store/keys.ts";
+import { countFreeLive } from "#shared/store/live-groups.ts";
 import { deleteProvider, listProviders } from "#shared/store/providers.ts";
 import { giveFeedback, readFeedbackTarget, readRolloutOfCall } from "#shared/store/feedback.ts";
 import { readRewardByKey, readRewards } from "#shared/store/rewards.ts";
@@ -139,6 +140,7 @@ describe("query plans", () => {
     readClaimedBatch: (db) => batches.readClaimedBatch(db, "te", "ru"),
     readBatchOfRollout: (db) => batches.readBatchOfRollout(db, "te", "ro"),
     readBatchRollouts: (db) => batches.readBatchRollouts(db, "te", "ba"),
+    countFreeLive: (db) => countFreeLive(db, { tenantId: "te", policy: "p" }, { agent: "a", since: 1, versions: [1] }),
   };
 
   it.each(Object.entries(reads))("%s reads no whole table", async (_name, read) => {
