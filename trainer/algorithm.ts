@@ -33,12 +33,12 @@ export interface Preset extends Algorithm {
 }
 
 /**
- * Named algorithms; docs/ALGORITHMS.md has each one's equations, and where ours departs from them. `group-pg` is ours:
+ * Named algorithms; docs/ALGORITHMS.md has each one's equations, and where ours departs from them. `lightning` is ours:
  * group mean without the spread, PPO clip with a higher upper bound, truncated importance sampling, no KL term; every
  * action token of the batch counts the same. The others have the defaults of their papers.
  */
 export const PRESETS = {
-  "group-pg": {
+  lightning: {
     ...algorithmSchema.parse({}),
     notes: {
       what: "reward minus the group's mean; PPO clip with a higher upper bound; every token counts the same",
@@ -61,6 +61,28 @@ export const PRESETS = {
       when: "to compare with what is published, or to stay near the start",
       dataRate: "any; the KL term takes a second copy of the base, and scoring of every token",
       groupSize: "8 or more: the spread is an estimate too",
+      staleness: "1 or 2: a token's weight is cut off at 2",
+    },
+  },
+  ppo: {
+    ...algorithmSchema.parse({
+      advantage: { type: "gae" },
+      loss: {
+        type: "ppo-clip",
+        clipLow: 0.2,
+        clipHigh: 0.2,
+        klCoefficient: 0.001,
+        klEstimator: "k1",
+        klPlace: "reward",
+        aggregation: "token-mean",
+      },
+    }),
+    notes: {
+      what: "reward and KL penalty of each answer against a learned critic's values of its tokens, by GAE",
+      paper: "PPO, Schulman et al. 2017, arXiv:1707.06347",
+      when: "tasks that are tried once or twice each, or long answers whose tokens deserve unequal credit",
+      dataRate: "low: no rollout is lost to a group without a spread; every token is scored first, by two models",
+      groupSize: "2, the least there is: the critic is the baseline, and more tasks teach more",
       staleness: "1 or 2: a token's weight is cut off at 2",
     },
   },
@@ -178,9 +200,34 @@ export const PRESETS = {
       staleness: "the most: weights are cut off, and no token is left out",
     },
   },
+  sft: {
+    ...algorithmSchema.parse({
+      advantage: { type: "group-mean" },
+      loss: { type: "sft", imitate: "better", aggregation: "token-mean" },
+    }),
+    notes: {
+      what: "cross-entropy of the rollouts that did better than their group's mean; the others say nothing",
+      paper: "RAFT, Dong et al. 2023, arXiv:2304.06767",
+      when: "the simplest thing to compare with; needs no log-probabilities of what sampled",
+      dataRate: "high: what did worse than its group is spent for nothing",
+      groupSize: "4 or more: the group says what is good",
+      staleness: "any: there is no ratio, but what old versions found good is imitated as it was",
+    },
+  },
+  dpo: {
+    ...algorithmSchema.parse({ advantage: { type: "group-mean" }, loss: { type: "dpo", klCoefficient: 0.1 } }),
+    notes: {
+      what: "each group's best rollout preferred to its worst, by their log-ratios to the start",
+      paper: "DPO, Rafailov et al. 2023, arXiv:2305.18290",
+      when: "rewards that order rollouts but whose sizes mean little",
+      dataRate: "high: a group is one pair; takes a second copy of the base",
+      groupSize: "2 or more: with more, best and worst are further apart",
+      staleness: "any: there is no ratio to what sampled",
+    },
+  },
 } as const satisfies Record<string, Preset>;
 
 /** What runs where no algorithm is named. */
-export const DEFAULT_PRESET = "group-pg" satisfies keyof typeof PRESETS;
+export const DEFAULT_PRESET = "lightning" satisfies keyof typeof PRESETS;
 
 export type PresetName = keyof typeof PRESETS;

@@ -1,13 +1,22 @@
 import { join, resolve } from "node:path";
 import { z } from "zod";
 import { FulgurError } from "#shared/errors.ts";
+import { groupAdvantage } from "./advantage/advantage.ts";
+import { needsCritic } from "./advantage/advantage.ts";
 import { algorithmSchema, DEFAULT_PRESET, PRESETS, type Algorithm } from "./algorithm.ts";
-import { creditSchema } from "./credit/credit.ts";
+import { algorithmFlags, withFlags } from "./algorithm-flags.ts";
 import type { OnnxEngineOptions } from "./engine/options.ts";
+import { isModulePath, userAlgorithm } from "./user-algorithm.ts";
 
 /** The trainer's configuration: parsed once, in main.ts, from flags that bear the fields' names (`--group-size 8`). */
 
-const PRESET_NAMES = Object.keys(PRESETS) as [keyof typeof PRESETS];
+/** Flags that may stand without a value. */
+export const SWITCHES: ReadonlySet<string> = new Set(["sync", "live", "pauseOnAlarm"]);
+const flagSwitch = z.union([z.boolean(), z.stringbool()]).default(false);
+
+/** What live traffic wants where nothing else was given. */
+const LIVE_DEFAULTS = { from: "routed", groupSize: 1, lone: "ema", steps: 1000, evalTasks: 0 } as const;
+
 const url = (fallback: string, what: string) => z.url().default(fallback).describe(what);
 
 export const trainerConfigSchema = z.strictObject({
@@ -20,7 +29,21 @@ export const trainerConfigSchema = z.strictObject({
   storeUrl: url("http://127.0.0.1:8789", "where the store listens"),
   stateDir: z.string().min(1).default(".fulgur").describe("folder of keys, policies, checkpoints and summaries"),
 
-  steps: z.int().min(0).max(1_000_000).default(24).describe("optimizer steps of the whole run"),
+  live: flagSwitch.describe(
+    "train on the agent's live traffic that has a reward, in place of rollouts of the run's own (docs/GATEWAY.md)",
+  ),
+  liveHours: z
+    .number()
+    .positive()
+    .max(24 * 90)
+    .default(168)
+    .describe("hours back from now within which a live rollout began"),
+  from: z
+    .enum(["base", "routed"])
+    .default("base")
+    .describe("version that a new run begins at: 0, or the one that is routed; with --live routed"),
+
+  steps: z.int().min(0).max(1_000_000).default(24).describe("optimizer steps of the whole run; with --live 1000"),
   seed: z.int().min(0).max(2_147_483_647).default(1).describe("of the order of tasks and the adapter's start"),
   roles: z
     .string()
@@ -28,7 +51,16 @@ export const trainerConfigSchema = z.strictObject({
     .optional()
     .describe("roles of the agent's calls that are trained, with commas between; the others are frozen (default: all)"),
   groups: z.int().min(1).max(1000).default(16).describe("tasks in a batch"),
-  groupSize: z.int().min(2).max(256).default(8).describe("rollouts of each task"),
+  groupSize: z
+    .int()
+    .min(1)
+    .max(256)
+    .default(8)
+    .describe("rollouts of each task; with --live 1, and more are so many sessions in a row"),
+  lone: z
+    .enum(["ema", "batch"])
+    .optional()
+    .describe("compare a rollout that is alone in its group with a moving average or with its batch; with --live ema"),
   maxAttempts: z.int().min(1).max(10).default(3).describe("tries at a rollout whose infrastructure fails"),
   maxStaleness: z
     .int()
@@ -36,10 +68,7 @@ export const trainerConfigSchema = z.strictObject({
     .max(16)
     .default(1)
     .describe("versions that a sample may be behind; 0 is strictly on-policy"),
-  sync: z
-    .union([z.boolean(), z.stringbool()])
-    .default(false)
-    .describe("the same as --max-staleness 0: generate, train, generate"),
+  sync: flagSwitch.describe("the same as --max-staleness 0: generate, train, generate"),
   whenStale: z
     .enum(["wait", "discard"])
     .default("wait")
@@ -52,12 +81,20 @@ export const trainerConfigSchema = z.strictObject({
     .describe("groups that may replace those without a spread, each step"),
 
   algorithm: z
-    .enum(PRESET_NAMES)
+    .string()
+    .refine(
+      (name) => name in PRESETS || isModulePath(name),
+      `wanted ${Object.keys(PRESETS).join(", ")}, or ./your-own.ts`,
+    )
     .default(DEFAULT_PRESET)
-    .describe("advantage, surrogate and aggregation (docs/ALGORITHMS.md)"),
-  credit: z.enum(["identical", "discounted", "air"]).optional().describe("credit in place of the algorithm's"),
-  klCoefficient: z.number().min(0).max(10).optional().describe("KL to the start in place of the algorithm's, per nat"),
-  entropyBonus: z.number().min(0).max(10).optional().describe("entropy bonus in place of the algorithm's, per nat"),
+    .describe("a name that npx fulgur algorithms lists, or a module of your own: ./mine.ts (docs/ALGORITHMS.md)"),
+  ...algorithmFlags,
+  replay: z
+    .int()
+    .min(0)
+    .max(1000)
+    .default(0)
+    .describe("groups of earlier batches that each step trains on again, by advantage and age"),
   updatesPerBatch: z.int().min(1).max(64).default(1).describe("optimizer updates that share a batch's groups"),
   method: z.enum(["lora", "full"]).default("lora").describe("adapter on all linear layers, or all weights"),
   loraRank: z.int().min(1).max(512).default(16).describe("rank of the adapter"),
@@ -71,33 +108,77 @@ export const trainerConfigSchema = z.strictObject({
   temperature: z.number().positive().max(10).default(1).describe("at which the agent samples"),
   threads: z.int().min(1).max(256).default(1).describe("CPU threads of the training engine"),
 
-  evalTasks: z.int().min(0).max(100_000).default(512).describe("held-out rollouts before and after; 0 skips both"),
+  evalTasks: z
+    .int()
+    .min(0)
+    .max(100_000)
+    .default(512)
+    .describe("held-out rollouts before and after; 0 skips both, as --live does"),
   watchFirstTool: z.string().min(1).default("memory").describe("tool whose share of first calls is reported"),
-  keepCheckpoints: z.int().min(1).max(1000).default(2).describe("newest checkpoints that are kept"),
+  pauseOnAlarm: flagSwitch.describe(
+    "end at an alarm (docs/METRICS.md), before its version is routed; the same command goes on",
+  ),
+  metricsPort: z
+    .int()
+    .min(0)
+    .max(65_535)
+    .optional()
+    .describe("serve the last step's metrics to Prometheus at this loopback port; 0 takes a free one (default: none)"),
+  peakTflops: z
+    .number()
+    .positive()
+    .max(1e6)
+    .optional()
+    .describe("operations that the machine can do, in 10^12 a second, which mfu is measured against (default: no mfu)"),
+  keepCheckpoints: z
+    .int()
+    .min(1)
+    .max(1000)
+    .default(2)
+    .describe("newest checkpoints that are kept, beside that of the best version so far"),
+  keepVersions: z
+    .int()
+    .min(1)
+    .max(1_000_000)
+    .default(16)
+    .describe("newest versions of the run whose folders are kept, beside the best and those in use"),
   final: z
     .enum(["last", "best"])
     .default("last")
     .describe("version that is evaluated and routed at the end: the last, or the one whose rollouts earned most"),
   pollMs: z.int().min(10).max(60_000).default(150).describe("milliseconds between looks at the store"),
   wedgeMinutes: z.number().positive().max(1440).default(10).describe("minutes without any progress that end the run"),
+  drainSeconds: z
+    .number()
+    .min(0)
+    .max(3600)
+    .default(0)
+    .describe("seconds that a stop waits for rollouts under way before it drops them; 0 leaves them to the next start"),
 });
 export type TrainerConfig = z.infer<typeof trainerConfigSchema>;
 
-/** The algorithm that a configuration asks for: its preset with the fields that were given in place of the preset's. */
+/**
+ * The algorithm that a configuration asks for: its preset with the fields that were given in place of the preset's.
+ * @throws FulgurError ERR_CONFIG for a setting that the algorithm does not have, or a module that was not loaded before
+ */
 export function algorithmOf(config: TrainerConfig): Algorithm {
-  const preset = PRESETS[config.algorithm];
-  return algorithmSchema.parse({
-    advantage: preset.advantage,
-    credit:
-      config.credit === undefined
-        ? preset.credit
-        : creditSchema.parse({ type: config.credit, overlong: preset.credit.overlong }),
-    loss: {
-      ...preset.loss,
-      ...(config.klCoefficient === undefined ? {} : { klCoefficient: config.klCoefficient }),
-      ...(config.entropyBonus === undefined ? {} : { entropyBonus: config.entropyBonus }),
-    },
-  });
+  const algorithm = withFlags(namedAlgorithm(config.algorithm), config);
+  const { lone } = config;
+  if (lone === undefined || !takesLone(algorithm.advantage.type)) return algorithm;
+  return algorithmSchema.parse({ ...algorithm, advantage: { ...algorithm.advantage, alone: { type: lone } } });
+}
+
+function namedAlgorithm(name: string): Algorithm {
+  if (isModulePath(name)) return userAlgorithm(name);
+  const preset = Object.entries(PRESETS).find(([each]) => each === name)?.[1];
+  if (preset === undefined) throw new FulgurError("ERR_CONFIG", `there is no algorithm ${name}`);
+  const { notes: _, ...algorithm } = preset;
+  return algorithm;
+}
+
+/** Methods in units of reward: a baseline from outside the group is one of theirs. */
+function takesLone(type: Algorithm["advantage"]["type"]): boolean {
+  return type === "group-mean" || type === "leave-one-out";
 }
 
 /** The roles whose calls are trained on; undefined is all. */
@@ -110,14 +191,22 @@ export function stalenessBound(config: TrainerConfig): number {
   return config.sync ? 0 : config.maxStaleness;
 }
 
-/** The engine's options for training a model folder under a configuration. */
-export function engineOptions(config: TrainerConfig, modelDir: string): OnnxEngineOptions {
+/** The weights that an engine starts from: a model's folder, and an adapter on it where a run goes on from one. */
+export interface EngineStart {
+  readonly modelDir: string;
+  readonly adapterDir?: string | undefined;
+}
+
+/** The engine's options for training from there under a configuration. */
+export function engineOptions(config: TrainerConfig, { modelDir, adapterDir }: EngineStart): OnnxEngineOptions {
   const { method, loraRank: rank, loraAlpha: alpha, seed, temperature, threads } = config;
+  const adapter = adapterDir === undefined ? {} : { adapterDir };
   return {
     modelDir,
-    method: method === "lora" ? { type: "lora", rank, alpha, seed } : { type: "full" },
+    method: method === "lora" ? { type: "lora", rank, alpha, seed, ...adapter } : { type: "full" },
     temperature,
     threads,
+    valueHead: needsCritic(algorithmOf(config).advantage),
   };
 }
 
@@ -126,6 +215,10 @@ export interface RunPaths {
   readonly run: string;
   readonly checkpoints: string;
   readonly summary: string;
+  /** A line for each step. */
+  readonly metrics: string;
+  /** Folder of event files. */
+  readonly tensorboard: string;
   /** Versions of the policy, one folder each. */
   readonly versions: string;
 }
@@ -138,6 +231,8 @@ export function runPaths({ stateDir, run, policy }: TrainerConfig): RunPaths {
     run: dir,
     checkpoints: join(dir, "checkpoints"),
     summary: join(dir, "summary.json"),
+    metrics: join(dir, "metrics.jsonl"),
+    tensorboard: join(dir, "tensorboard"),
     versions: join(root, "policies", policy),
   };
 }
@@ -163,7 +258,7 @@ export function parseFlags(argv: readonly string[]): TrainerConfig {
     if (name === undefined) throw new FulgurError("ERR_CONFIG", `there is no flag ${flag}; see --help`);
     const next = argv[at + 1];
     if (inline !== undefined) given[name] = inline;
-    else if (name === "sync" && (next === undefined || next.startsWith("--"))) given[name] = "true";
+    else if (SWITCHES.has(name) && (next === undefined || next.startsWith("--"))) given[name] = "true";
     else if (next === undefined) throw new FulgurError("ERR_CONFIG", `${flag} wants a value; see --help`);
     else {
       given[name] = next;
@@ -171,12 +266,35 @@ export function parseFlags(argv: readonly string[]): TrainerConfig {
     }
     given[name] = numberWhereWanted(name, String(given[name]));
   }
-  const parsed = trainerConfigSchema.safeParse(given);
-  if (parsed.success) return parsed.data;
+  const isLive = flagSwitch.safeParse(given["live"]).data === true;
+  const parsed = trainerConfigSchema.safeParse(isLive ? { ...LIVE_DEFAULTS, ...given } : given);
+  if (parsed.success) return checked(parsed.data);
   const [issue] = parsed.error.issues;
   const name = String(issue?.path[0] ?? "");
   const came = given[name] === undefined ? "nothing" : JSON.stringify(given[name]);
   throw new FulgurError("ERR_CONFIG", `${flagOf(name)}: ${issue?.message ?? "invalid"}, ${came} came; see --help`);
+}
+
+/** @throws FulgurError ERR_CONFIG for flags that make no sense together */
+function checked(config: TrainerConfig): TrainerConfig {
+  // A module's is known once it has been loaded.
+  const algorithm = isModulePath(config.algorithm) ? undefined : algorithmOf(config);
+  if (config.groupSize > 1 || algorithm === undefined) return config;
+  if (!config.live) {
+    throw new FulgurError(
+      "ERR_CONFIG",
+      "--group-size: wanted 2 or more, since nothing else is known of a task; 1 came",
+    );
+  }
+  // What the method makes of a single rollout: nothing, where all it knows is the group.
+  const { flat, advantages_RT } = groupAdvantage([Float64Array.of(1)], algorithm.advantage);
+  if (flat || advantages_RT[0]?.[0] === 0 || algorithm.loss.type === "dpo") {
+    throw new FulgurError(
+      "ERR_CONFIG",
+      `--algorithm ${config.algorithm} compares the rollouts of a group, and a live rollout is alone in its own; give --group-size 8 for windows of 8, or --algorithm ${DEFAULT_PRESET}`,
+    );
+  }
+  return config;
 }
 
 /** What `--help` prints: every flag with its default and meaning. */

@@ -1,11 +1,14 @@
+import { FulgurError } from "#shared/errors.ts";
 import type { Cotangent, Engine, TokenScores } from "./engine/contract.ts";
 import type { SiftedGroup, TrainingRollout } from "./batch/sift.ts";
 import type { Row } from "./batch/trajectories.ts";
-import { normaliseBatch, type AdvantageConfig } from "./advantage/advantage.ts";
-import { penaliseKl } from "./advantage/kl-penalty.ts";
+import { needsCritic, normaliseBatch, type AdvantageConfig, type CriticConfig } from "./advantage/advantage.ts";
+import { criticAdvantages } from "./advantage/critic.ts";
+import { klPenalties, penaliseKl, type KlPenaltyOptions } from "./advantage/kl-penalty.ts";
 import { computeLoss, type LossConfig, type LossMetrics } from "./loss/loss.ts";
 import type { LossRow } from "./loss/loss-row.ts";
-import { measureMismatch, type Mismatch } from "./loss/mismatch.ts";
+import { measureMismatch, type Mismatch, type MismatchRow } from "./loss/mismatch.ts";
+import { explainedVariance, valueLoss, type ValueLossResult, type ValueRow } from "./loss/value.ts";
 
 /** What the update of one step needs. */
 export interface LearnOptions {
@@ -13,7 +16,10 @@ export interface LearnOptions {
   /** Scores under the weights that training began with; needed where the loss has a KL term. */
   readonly reference?: Pick<Engine, "score"> | undefined;
   readonly loss: LossConfig;
-  /** How the groups' advantages are normalised over the batch; absent means that they are final. */
+  /**
+   * How the groups' advantages become those of tokens: by a critic, which needs an engine with a value head, and by
+   * normalising over the batch; absent means that they are final.
+   */
   readonly advantage?: AdvantageConfig | undefined;
   readonly learningRate: number;
   readonly maxGradNorm: number;
@@ -22,7 +28,9 @@ export interface LearnOptions {
 }
 
 /** Explained in docs/METRICS.md. */
-export interface LearnReport extends Mismatch, LossMetrics {
+export interface LearnReport extends Mismatch, LossMetrics, Partial<CriticMetrics> {
+  /** `kl_behaviour` on the samples of the current weights; missing where there are none. */
+  readonly mismatch_kl?: number;
   readonly entropy: number;
   readonly grad_norm: number;
   readonly rows: number;
@@ -30,6 +38,13 @@ export interface LearnReport extends Mismatch, LossMetrics {
   readonly action_tokens: number;
   /** In the engine. */
   readonly seconds: number;
+}
+
+/** Only with a critic. */
+interface CriticMetrics {
+  readonly value_loss: number;
+  readonly value_clip_fraction: number;
+  readonly explained_variance: number;
 }
 
 /** A training row with its place in the batch. */
@@ -43,12 +58,18 @@ interface BatchRow {
 }
 
 /**
- * One batch → optimizer updates: score where the sampling weights were others, loss, pull, step.
+ * One batch → optimizer updates:
+ *
+ *     score       under the weights as they are, and under the reference
+ *     advantages  what the groups gave, or credit against the critic's values; less the KL penalty; normalised
+ *     for each update:
+ *         loss    of the policy, and of the critic: one derivative for every token's score
+ *         pull, step
  *
  * A row that the current weights sampled needs no scoring before its first update: its importance ratio is 1 but for
- * rounding, so the recorded log-probabilities are the policy's. Rows of older versions are scored, and with several
- * updates all rows are. What the engine really assigns comes back from the pull and is reported against what was
- * recorded: if training and inference ever disagree, `kl_behaviour` shows it.
+ * rounding, so the recorded log-probabilities are the policy's. Rows of older versions are scored, and all rows are with
+ * several updates, or with a critic, whose values come of nothing else. What the engine really assigns comes back from
+ * the pull and is reported against what was recorded: if training and inference ever disagree, `kl_behaviour` shows it.
  */
 export async function learn(groups: readonly SiftedGroup[], options: LearnOptions): Promise<LearnReport> {
   const { engine, reference, loss, advantage, learningRate, maxGradNorm, updates, now } = options;
@@ -57,26 +78,31 @@ export async function learn(groups: readonly SiftedGroup[], options: LearnOption
   const all = parts.flat();
   const scored = await scoreSome(
     engine,
-    all.filter((each) => updates > 1 || !each.isFresh),
+    all.filter((each) => updates > 1 || !each.isFresh || needsCritic(advantage)),
   );
   const proximal = (each: BatchRow): Float32Array => scored.get(each)?.logprobs ?? each.row.behaviourLogprobs;
   const referenceScores = reference === undefined ? new Map<BatchRow, TokenScores>() : await scoreSome(reference, all);
 
-  const advantages = finalAdvantages(
-    all.map((each) => ({ each, policyLogprobs: proximal(each), reference: referenceScores.get(each) })),
+  const targets = targetsOf(
+    all.map((each) => ({
+      each,
+      policyLogprobs: proximal(each),
+      values: scored.get(each)?.values,
+      reference: referenceScores.get(each),
+    })),
     { loss, advantage },
   );
   const tokensPerUpdate = countActionTokens(all) / parts.length;
 
   const measured = new Map<BatchRow, TokenScores>();
-  const reports: (LossMetrics & { readonly grad_norm: number })[] = [];
+  const reports: UpdateReport[] = [];
   for (const [update, part] of parts.entries()) {
     // The first update starts from the weights that were scored; later ones have moved on.
     const current = update === 0 ? undefined : await scoreSome(engine, part);
     const result = computeLoss(
       part.map((each) =>
         lossRow(each, {
-          advantages: advantages.get(each) ?? each.advantages,
+          advantages: targets.get(each)?.advantages ?? each.advantages,
           proximalLogprobs: proximal(each),
           current: current?.get(each),
           reference: referenceScores.get(each),
@@ -85,9 +111,11 @@ export async function learn(groups: readonly SiftedGroup[], options: LearnOption
       loss,
       { tokensPerUpdate },
     );
+    const critic = needsCritic(advantage) ? valueLoss(criticRows(part, targets, current), advantage.value) : undefined;
     const cotangents: Cotangent[] = part.map((each, at) => ({
       dLogprobs: result.dLogprobs[at] ?? new Float32Array(each.row.tokens.length),
       ...(result.dEntropy?.[at] === undefined ? {} : { dEntropy: result.dEntropy[at] }),
+      ...(critic?.dValues[at] === undefined ? {} : { dValues: critic.dValues[at] }),
     }));
     const scores = await engine.backward(
       part.map((each) => each.row),
@@ -98,17 +126,13 @@ export async function learn(groups: readonly SiftedGroup[], options: LearnOption
       if (first !== undefined) measured.set(each, first);
     }
     const { gradNorm } = await engine.step({ learningRate, maxGradNorm });
-    reports.push({ ...result.metrics, grad_norm: gradNorm });
+    reports.push({ ...result.metrics, critic, grad_norm: gradNorm });
   }
   return {
     ...meanOf(reports),
-    ...measureMismatch(
-      all.map((each) => ({
-        lossMask: each.row.lossMask,
-        behaviourLogprobs: each.row.behaviourLogprobs,
-        policyLogprobs: measured.get(each)?.logprobs ?? each.row.behaviourLogprobs,
-      })),
-    ),
+    ...(needsCritic(advantage) ? { explained_variance: explainedVariance(criticRows(all, targets)) } : {}),
+    ...measureMismatch(mismatchRows(all, measured)),
+    ...serverMismatch(all, measured),
     ...sizes(all, measured),
     rows: all.length,
     seconds: (now() - startedAt) / 1000,
@@ -142,29 +166,85 @@ interface ScoredRow {
   readonly each: BatchRow;
   /** Under the weights at the batch's first update. */
   readonly policyLogprobs: Float32Array;
+  readonly values: Float32Array | undefined;
   readonly reference: TokenScores | undefined;
 }
 
-/** The advantages that the losses of all updates see: those of the groups, less the KL penalty, over the whole batch. */
-function finalAdvantages(
+/** What a row's tokens are trained towards, [T] each, fixed for all updates of the batch. */
+interface Targets {
+  readonly advantages: Float64Array;
+  /** Of the critic, where there is one: what its values were at the first update, and what they should be. */
+  readonly critic?: { readonly proximalValues: Float32Array; readonly returns: Float64Array };
+}
+
+/** The targets that the losses of all updates see, over the whole batch. */
+function targetsOf(
   rows: readonly ScoredRow[],
   { loss, advantage }: Pick<LearnOptions, "loss" | "advantage">,
-): Map<BatchRow, Float64Array> {
-  const penalised = rows.map(({ each, policyLogprobs, reference }) => {
-    const { row, advantages } = each;
-    if (loss.type === "dpo" || loss.klPlace === "loss" || reference === undefined) return advantages;
-    const { lossMask, transitionOfToken: sequenceOfToken } = row;
-    return penaliseKl(
-      { lossMask, advantages, sequenceOfToken, policyLogprobs, referenceLogprobs: reference.logprobs },
-      { coefficient: loss.klCoefficient, estimator: loss.klEstimator },
-    );
-  });
+): Map<BatchRow, Targets> {
+  const raw = rows.map((row) => (needsCritic(advantage) ? judged(row, loss, advantage) : penalised(row, loss)));
   const withMask = rows.map(({ each }, at) => ({
     lossMask: each.row.lossMask,
-    advantages: penalised[at] ?? each.advantages,
+    advantages: raw[at]?.advantages ?? each.advantages,
   }));
-  const final = advantage === undefined ? penalised : normaliseBatch(withMask, advantage);
-  return new Map(rows.map(({ each }, at) => [each, final[at] ?? each.advantages]));
+  const final = advantage === undefined ? undefined : normaliseBatch(withMask, advantage);
+  return new Map(
+    rows.map(({ each }, at) => [
+      each,
+      { ...raw[at], advantages: final?.[at] ?? raw[at]?.advantages ?? each.advantages },
+    ]),
+  );
+}
+
+/** The group's advantages, less the KL penalty where it is in the reward. */
+function penalised({ each, policyLogprobs, reference }: ScoredRow, loss: LossConfig): Targets {
+  const { row, advantages } = each;
+  const penalty = rewardPenalty(loss);
+  if (penalty === undefined || reference === undefined) return { advantages };
+  const { lossMask, transitionOfToken: sequenceOfToken } = row;
+  const referenceLogprobs = reference.logprobs;
+  return {
+    advantages: penaliseKl({ lossMask, advantages, sequenceOfToken, policyLogprobs, referenceLogprobs }, penalty),
+  };
+}
+
+/** Credit and KL penalty, as rewards of single tokens, against the critic's values. */
+function judged(
+  { each, policyLogprobs, values, reference }: ScoredRow,
+  loss: LossConfig,
+  critic: CriticConfig,
+): Targets {
+  if (values === undefined) {
+    throw new FulgurError("ERR_CONFIG", "the advantage gae needs a critic; open the engine with valueHead");
+  }
+  const { row, advantages: credits } = each;
+  const { lossMask, transitionOfToken: sequenceOfToken } = row;
+  const penalty = rewardPenalty(loss);
+  const penalties =
+    penalty === undefined || reference === undefined
+      ? undefined
+      : klPenalties({ lossMask, policyLogprobs, referenceLogprobs: reference.logprobs }, penalty);
+  const { advantages, returns } = criticAdvantages({ lossMask, sequenceOfToken, credits, values, penalties }, critic);
+  return { advantages, critic: { proximalValues: values, returns } };
+}
+
+function rewardPenalty(loss: LossConfig): KlPenaltyOptions | undefined {
+  if (loss.type === "dpo" || loss.klPlace === "loss") return undefined;
+  return { coefficient: loss.klCoefficient, estimator: loss.klEstimator };
+}
+
+/** Values are those of the first update where no later ones are given. */
+function criticRows(
+  rows: readonly BatchRow[],
+  targets: ReadonlyMap<BatchRow, Targets>,
+  current?: ReadonlyMap<BatchRow, TokenScores>,
+): ValueRow[] {
+  return rows.map((each) => {
+    const { lossMask } = each.row;
+    const nothing = new Float32Array(lossMask.length);
+    const { proximalValues, returns } = targets.get(each)?.critic ?? { proximalValues: nothing, returns: nothing };
+    return { lossMask, values: current?.get(each)?.values ?? proximalValues, proximalValues, returns };
+  });
 }
 
 function countActionTokens(rows: readonly BatchRow[]): number {
@@ -204,6 +284,20 @@ function lossRow(
   };
 }
 
+function mismatchRows(rows: readonly BatchRow[], measured: ReadonlyMap<BatchRow, TokenScores>): MismatchRow[] {
+  return rows.map((each) => ({
+    lossMask: each.row.lossMask,
+    behaviourLogprobs: each.row.behaviourLogprobs,
+    policyLogprobs: measured.get(each)?.logprobs ?? each.row.behaviourLogprobs,
+  }));
+}
+
+/** Samples of older weights differ by right; on those of the current ones, trainer and server should agree. */
+function serverMismatch(rows: readonly BatchRow[], measured: ReadonlyMap<BatchRow, TokenScores>) {
+  const fresh = rows.filter((each) => each.isFresh);
+  return fresh.length === 0 ? {} : { mismatch_kl: measureMismatch(mismatchRows(fresh, measured)).kl_behaviour };
+}
+
 function sizes(rows: readonly BatchRow[], measured: ReadonlyMap<BatchRow, TokenScores>) {
   let tokens = 0;
   let actionTokens = 0;
@@ -219,7 +313,12 @@ function sizes(rows: readonly BatchRow[], measured: ReadonlyMap<BatchRow, TokenS
   return { tokens, action_tokens: actionTokens, entropy: actionTokens === 0 ? 0 : entropy / actionTokens };
 }
 
-function meanOf(reports: readonly (LossMetrics & { readonly grad_norm: number })[]) {
+interface UpdateReport extends LossMetrics {
+  readonly critic: ValueLossResult | undefined;
+  readonly grad_norm: number;
+}
+
+function meanOf(reports: readonly UpdateReport[]) {
   const mean = (pick: (report: (typeof reports)[number]) => number): number =>
     reports.reduce((sum, report) => sum + pick(report), 0) / Math.max(1, reports.length);
   return {
@@ -229,6 +328,12 @@ function meanOf(reports: readonly (LossMetrics & { readonly grad_norm: number })
     kl_reference: mean((report) => report.kl_reference),
     ...(reports.some((report) => report.masked_fraction !== undefined)
       ? { masked_fraction: mean((report) => report.masked_fraction ?? 0) }
+      : {}),
+    ...(reports.some((report) => report.critic !== undefined)
+      ? {
+          value_loss: mean((report) => report.critic?.value_loss ?? 0),
+          value_clip_fraction: mean((report) => report.critic?.value_clip_fraction ?? 0),
+        }
       : {}),
     grad_norm: mean((report) => report.grad_norm),
   };

@@ -1,19 +1,31 @@
-import { FulgurError } from "#shared/errors.ts";
 import type { EdgeClient } from "#shared/client.ts";
 import { evaluationSchema, type Evaluation, type RunEvent } from "#shared/run-events.ts";
 import { versionName } from "#shared/words.ts";
 import { gatherBatch, type Batch } from "./batch/claim.ts";
+import { chooseReplay, recall, remember, replayMetrics, type ReplayState } from "./batch/replay.ts";
 import { versionAt } from "./batch/staleness.ts";
-import { algorithmOf, learningRateAt, runPaths, type TrainerConfig } from "./config.ts";
+import {
+  algorithmOf,
+  learningRateAt,
+  stalenessBound,
+  trainedRoles,
+  type EngineStart,
+  type TrainerConfig,
+} from "./config.ts";
 import type { Engine } from "./engine/contract.ts";
 import { evaluate } from "./evaluate.ts";
 import { learn, type LearnReport } from "./learn.ts";
-import type { PolicyRecord, Records } from "./records.ts";
-import { baseWeightsSha256, lastVersionOnDisk } from "./release/artifact.ts";
-import { engineFolder, readNewestCheckpoint, saveCheckpoint, type LoopState } from "./release/checkpoint.ts";
+import type { Alarm } from "./metrics/alarms.ts";
+import { meteredEngine, meteredInference, meteredReference } from "./metrics/metered.ts";
+import type { RunMetrics } from "./metrics/run-metrics.ts";
+import { StepMeter } from "./metrics/step-meter.ts";
+import type { Records } from "./records.ts";
+import { saveCheckpoint, type LoopState } from "./release/checkpoint.ts";
 import type { InferenceClient } from "./release/inference-client.ts";
 import { publish, retireOldVersion } from "./release/publish.ts";
-import { bestVersion, decodeTime, sampledRewards, stepMetrics } from "./step-metrics.ts";
+import { pruneVersions } from "./release/retention.ts";
+import { startRun, type RunStart } from "./run-start.ts";
+import { bestVersion, decodeTime, phaseSeconds, sampledRewards, stepMetrics } from "./step-metrics.ts";
 import { summaryOf, writeJson } from "./summary.ts";
 
 /** The world of a run; tests put their own in its place. */
@@ -25,9 +37,10 @@ export interface LoopDeps {
   >;
   readonly records: Records;
   readonly inference: InferenceClient;
-  /** Opens the base model for training; a second one serves as the frozen reference of a KL term. */
-  readonly openEngine: (modelDir: string) => Promise<Engine>;
+  /** Opens a model for training; a second one serves as the frozen reference of a KL term. */
+  readonly openEngine: (start: EngineStart) => Promise<Engine>;
   readonly emit: (event: RunEvent) => void;
+  readonly metrics: RunMetrics;
   /** Milliseconds on a clock that only goes forward. */
   readonly now: () => number;
   /** @throws the signal's reason once it is aborted */
@@ -39,10 +52,10 @@ export interface LoopDeps {
 /**
  * A whole run:
  *
- *     resume from the newest checkpoint, or begin at the base
+ *     resume from the newest checkpoint, or begin at the base (run-start.ts)
  *     evaluate the base on held-out tasks
  *     while steps are left:
- *         gather   rollouts → claimed batch, sifted into groups with a spread
+ *         gather   rollouts, or live traffic → claimed batch, sifted into groups with a spread
  *         learn    credit → advantage → loss → engine
  *         save     checkpoint: from here on the update exists
  *         publish  artifact → batch trained → loaded → proven → routed
@@ -50,13 +63,15 @@ export interface LoopDeps {
  *
  * Each line may be repeated after a crash anywhere; publish.ts has the reasons for the order. Rollouts for the next
  * batches run while the engine, in threads of its own, trains on this one: pace.ts bounds how far they run ahead.
+ * @returns `paused` where an alarm has ended it, which is as if it had been killed after its checkpoint
  */
-export async function trainRun(deps: LoopDeps): Promise<void> {
+export async function trainRun(deps: LoopDeps): Promise<"finished" | "paused"> {
   const { config, signal, emit } = deps;
-  const opened = await open(deps);
+  const run = await startRun(deps);
   try {
-    const run = await begin(deps, opened);
     let { state } = run;
+    const position = { step: state.step, last: state.lastBatch?.metrics ?? null, tasks: run.taskIds.length };
+    if (isPausedBy(await deps.metrics.open(position), deps, state)) return "paused";
     const before = await evaluation(deps, run, { phase: "before", version: state.lineage.base });
     await publish(run.publishing, state);
     while (state.step < config.steps) {
@@ -69,30 +84,38 @@ export async function trainRun(deps: LoopDeps): Promise<void> {
         });
         break;
       }
-      state = next;
+      if (next.isPaused) return "paused";
+      state = next.state;
     }
     await dropWaiting(deps);
     const version = await finalVersion(deps, state);
     const after = await evaluation(deps, run, { phase: "after", version });
     await finish(deps, run, { state: timed(state, run, deps.now()), before, after });
+    return "finished";
   } finally {
-    await opened.reference?.close();
-    await opened.engine.close();
+    await deps.metrics.close();
+    await run.close();
   }
 }
 
 /** One step, from rollouts to the routed version; undefined when the rewards no longer vary. */
-async function trainStep(deps: LoopDeps, run: RunStart, state: LoopState): Promise<LoopState | undefined> {
+async function trainStep(
+  deps: LoopDeps,
+  run: RunStart,
+  state: LoopState,
+): Promise<{ readonly state: LoopState; readonly isPaused: boolean } | undefined> {
   const { config, emit, now } = deps;
   const startedAt = now();
-  const batch = await gather(deps, run, state);
+  const meter = new StepMeter(now);
+  const batch = await meter.time("wait", () => gather(deps, run, state));
   if (batch === undefined) return undefined;
-  const waitSeconds = (now() - startedAt) / 1000;
   const learningRate = learningRateAt(config, state.step);
   const { loss, advantage } = algorithmOf(config);
-  const report = await learn(batch.groups, {
-    engine: run.engine,
-    reference: run.reference,
+  const chosen = chooseReplay(state.replay, state.step, config.replay);
+  const replayed = await recall(chosen, deps.records, { ...state, roles: trainedRoles(config) });
+  const learning = learn([...batch.groups, ...replayed], {
+    engine: meteredEngine(run.engine, meter),
+    reference: run.reference === undefined ? undefined : meteredReference(run.reference, meter),
     loss,
     advantage,
     learningRate,
@@ -100,31 +123,69 @@ async function trainStep(deps: LoopDeps, run: RunStart, state: LoopState): Promi
     updates: config.updatesPerBatch,
     now,
   });
-  const metrics = stepMetrics(batch, {
+  const [report, fates] = await Promise.all([learning, deps.records.fates(config.run, batch.batchId)]);
+  const own = stepMetrics(batch, {
     report,
     watchFirstTool: config.watchFirstTool,
-    waitSeconds,
+    measured: meter,
     stepSeconds: (now() - startedAt) / 1000,
     learningRate,
+    hasReference: run.reference !== undefined,
+    fates,
+    peakTflops: config.peakTflops,
   });
-  const next = timed(advance(state, { batch, report, metrics }), run, now());
-  await saveCheckpoint(run.paths.checkpoints, { engine: run.engine, state: next, keep: config.keepCheckpoints });
-  const savedAt = now();
-  await publish(run.publishing, next);
-  const publishMs = now() - savedAt;
+  const metrics = config.replay === 0 ? own : { ...own, ...replayMetrics(replayed) };
+  const replay = remember(state.replay, { ...batch, replayed: chosen }, { step: state.step, count: config.replay });
+  const next = timed(advance(state, { batch, report, metrics, replay }), run, now());
+  const { engine, paths } = run;
+  await meter.time("checkpoint", () =>
+    saveCheckpoint(paths.checkpoints, { engine, state: next, keep: config.keepCheckpoints }),
+  );
+  if (isPausedBy(deps.metrics.observe(metrics), deps, next)) {
+    await deps.metrics.write(next.step, metrics);
+    return { state: next, isPaused: true };
+  }
+  const publishing = { ...run.publishing, inference: meteredInference(deps.inference, meter) };
+  await meter.time("publish", () => publish(publishing, next));
   await retireOldVersion(deps.inference, next);
 
   run.stepMs.push(now() - startedAt);
+  const whole = { ...metrics, ...phaseSeconds(meter), seconds_step: (now() - startedAt) / 1000 };
   emit({
     event: "step",
     step: next.step,
     steps: config.steps,
     version: versionName(config.policy, versionAt(next.lineage, next.step)),
-    metrics: { ...metrics, publish_ms: publishMs, seconds_step: (now() - startedAt) / 1000 },
+    metrics: whole,
     seconds_left: secondsLeft(run.stepMs, config.steps - next.step),
   });
-  for (const message of alarms(metrics)) emit({ event: "warning", message });
-  return next;
+  await deps.metrics.write(next.step, whole);
+  // Last: reads end when a stop is asked for, and by now the step has been told of.
+  await pruneVersions(run.paths.versions, {
+    state: next,
+    keep: config.keepVersions,
+    maxStaleness: stalenessBound(config),
+    inUse: await deps.records.versionsInUse(config.policy),
+  });
+  return { state: next, isPaused: false };
+}
+
+/**
+ * Warns of the alarms of a step. Where they pause the run, the step is kept and not published: the version before is the
+ * last one that nothing was wrong with.
+ */
+function isPausedBy(alarms: readonly Alarm[], { config, emit }: LoopDeps, { step, lineage }: LoopState): boolean {
+  for (const { name, message } of alarms) emit({ event: "warning", message: `${name}: ${message}` });
+  if (!config.pauseOnAlarm || alarms.length === 0) return false;
+  const version = versionName(config.policy, versionAt(lineage, step - 1));
+  const names = alarms.map(({ name }) => name).join(", ");
+  emit({
+    event: "paused",
+    step,
+    version,
+    message: `paused after step ${step} by ${names}; ${version} goes on serving, and the step is kept; the same command goes on with the run, --new --from routed begins another at ${version}`,
+  });
+  return true;
 }
 
 async function finish(
@@ -140,115 +201,6 @@ async function finish(
   emit({ event: "done", summary_path: run.paths.summary });
 }
 
-type RunStart = Awaited<ReturnType<typeof begin>>;
-
-interface Opened {
-  readonly policy: PolicyRecord;
-  readonly engine: Engine;
-  /** The frozen start, where the loss has a KL term. */
-  readonly reference: Engine | undefined;
-  readonly startedAt: number;
-}
-
-async function open({ config, records, openEngine, now }: LoopDeps): Promise<Opened> {
-  const startedAt = now();
-  const policy = await records.policy(config.policy);
-  if (policy === undefined) {
-    throw new FulgurError(
-      "ERR_UNKNOWN_POLICY",
-      `the store has no policy ${config.policy} with a version 0; create it with POST /v1/policies`,
-    );
-  }
-  const engine = await openEngine(policy.baseArtifact);
-  const reference = algorithmOf(config).loss.klCoefficient > 0 ? await openEngine(policy.baseArtifact) : undefined;
-  return { policy, engine, reference, startedAt };
-}
-
-/** Finds out where the run stands: a new one begins at the base with its first checkpoint, a known one is resumed. */
-async function begin(deps: LoopDeps, { policy, engine, reference, startedAt }: Opened) {
-  const { config, edge, records, inference, emit } = deps;
-  const paths = runPaths(config);
-  const identity = { id: config.run, policy: config.policy, agent: config.agent, config: asJson(config) };
-  await edge.putRun(identity);
-  const checkpoint = await readNewestCheckpoint(paths.checkpoints);
-  let state: LoopState;
-  if (checkpoint === undefined) {
-    const trained = await records.trainedSteps(config.run);
-    if (trained > 0) {
-      throw new FulgurError(
-        "ERR_CHECKPOINT",
-        `run ${config.run} has ${trained} trained steps in the store and no checkpoint in ${paths.checkpoints}; put the folder back, or begin another run`,
-      );
-    }
-    // A number whose version was exported and never registered is taken too: a name is never reused.
-    const last = Math.max(policy.lastVersion, await lastVersionOnDisk(paths.versions));
-    state = newState(config, { base: 0, first: last + 1 });
-    await inference.load(versionName(config.policy, 0), policy.baseArtifact);
-    // An earlier run of the policy may have left the route on its last version. The checkpoint comes last: a run that
-    // has one is not brought to the base again.
-    if (policy.routeVersion !== 0) await edge.routePolicy(config.policy, 0);
-    await saveCheckpoint(paths.checkpoints, { engine, state, keep: config.keepCheckpoints });
-  } else {
-    state = checkpoint.state;
-    checkSameRun(config, state, checkpoint.folder);
-    await engine.load(engineFolder(checkpoint.folder));
-  }
-  emit({
-    event: "run",
-    run_id: config.run,
-    policy: config.policy,
-    steps: config.steps,
-    resumed_from_step: checkpoint === undefined ? null : state.step,
-  });
-  const artifact = { versions: paths.versions, baseSha256: await baseWeightsSha256(policy.baseArtifact) };
-  const [train, record] = await Promise.all([records.taskIds(config.agent, "train"), records.run(config.run)]);
-  return {
-    paths,
-    identity,
-    engine,
-    reference,
-    state,
-    taskIds: train,
-    /** Of this start: when it was, what the run had taken before it, and its steps' durations. */
-    startedAt,
-    secondsBefore: state.sums.wallSeconds,
-    stepMs: [] as number[],
-    publishing: { engine, edge, inference, artifact, now: deps.now },
-    kept: { before: record?.evalBefore, after: record?.evalAfter },
-  };
-}
-
-/** Fields that were not given have no place in JSON. */
-function asJson(config: TrainerConfig): Record<string, string | number | boolean> {
-  return Object.fromEntries(
-    Object.entries(config).flatMap(([name, value]) => (value === undefined ? [] : [[name, value]])),
-  );
-}
-
-function newState(config: TrainerConfig, lineage: LoopState["lineage"]): LoopState {
-  const { run, policy, method, seed } = config;
-  const sums = {
-    wallSeconds: 0,
-    stepSeconds: 0,
-    trainedTokens: 0,
-    trainSeconds: 0,
-    decodedTokens: 0,
-    decodeSeconds: 0,
-  };
-  return { run, policy, method, seed, step: 0, lineage, lastBatch: null, sums, rewards: [] };
-}
-
-/** A run is its seed and method too: with others it would be resumed as something that never was. */
-function checkSameRun(config: TrainerConfig, state: LoopState, folder: string): void {
-  for (const field of ["run", "policy", "method", "seed"] as const) {
-    if (state[field] === config[field]) continue;
-    throw new FulgurError(
-      "ERR_CHECKPOINT",
-      `${folder} belongs to a run with ${field} ${state[field]}, and ${config[field]} was asked for; leave that as it was, or begin another run`,
-    );
-  }
-}
-
 async function gather(deps: LoopDeps, run: RunStart, state: LoopState): Promise<Batch | undefined> {
   let quietUntil = deps.now() + 2000;
   return gatherBatch(
@@ -258,10 +210,12 @@ async function gather(deps: LoopDeps, run: RunStart, state: LoopState): Promise<
       onWaiting: (done, total) => {
         if (deps.now() < quietUntil) return;
         quietUntil = deps.now() + 1000;
-        deps.emit({ event: "progress", step: state.step + 1, doing: "rollouts", done, total });
+        const doing = deps.config.live ? "live rollouts with a reward" : "rollouts";
+        deps.emit({ event: "progress", step: state.step + 1, doing, done, total });
       },
+      warn: (message) => deps.emit({ event: "warning", message }),
     },
-    { step: state.step, lineage: state.lineage },
+    state,
   );
 }
 
@@ -272,9 +226,10 @@ function advance(
     readonly batch: Batch;
     readonly report: LearnReport;
     readonly metrics: Readonly<Record<string, number>>;
+    readonly replay: ReplayState;
   },
 ): LoopState {
-  const { batch, report, metrics } = update;
+  const { batch, report, metrics, replay } = update;
   const decode = decodeTime(batch.claimed);
   const { sums } = state;
   return {
@@ -290,6 +245,8 @@ function advance(
       decodeSeconds: sums.decodeSeconds + decode.seconds,
     },
     rewards: sampledRewards(state.rewards, batch.claimed),
+    baseline: batch.baseline,
+    replay,
   };
 }
 
@@ -337,22 +294,4 @@ async function finalVersion({ config, edge, inference }: LoopDeps, state: LoopSt
 function secondsLeft(stepMs: readonly number[], stepsLeft: number): number {
   const last = stepMs.slice(-8);
   return Math.round(((last.reduce((sum, ms) => sum + ms, 0) / Math.max(1, last.length)) * stepsLeft) / 1000);
-}
-
-/** Values that should worry, as docs/METRICS.md names them. */
-function alarms(metrics: Readonly<Record<string, number>>): string[] {
-  const { kl_behaviour: kl = 0, staleness_mean: staleness = 0, ess = 1, importance_weight_mean: weight = 1 } = metrics;
-  const found: string[] = [];
-  // Only fresh samples say that training and inference compute different probabilities; stale ones differ by right.
-  if (staleness === 0 && kl > 1e-3) {
-    found.push(
-      `kl_behaviour is ${kl.toExponential(1)} on fresh samples: training and inference disagree about the same weights`,
-    );
-  }
-  if (ess < 0.3)
-    found.push(`ess is ${ess.toFixed(2)}: few samples carry the batch; lower --max-staleness or --learning-rate`);
-  if (weight < 0.5 || weight > 2) {
-    found.push(`importance_weight_mean is ${weight.toFixed(2)}, which should be near 1; lower --max-staleness`);
-  }
-  return found;
 }

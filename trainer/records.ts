@@ -5,6 +5,8 @@ import type { RecordedCall } from "./batch/trajectories.ts";
 /** What the trainer reads of the store. store-reader.ts is the real one; tests have one in memory. */
 export interface Records {
   policy(name: string): Promise<PolicyRecord | undefined>;
+  /** Numbers of the versions that calls may ask for: the routed one, and those that rollouts under way are pinned to. */
+  versionsInUse(policy: string): Promise<readonly number[]>;
   run(id: string): Promise<RunRecord | undefined>;
   /** In id order. */
   taskIds(agent: string, split: Split): Promise<string[]>;
@@ -16,14 +18,20 @@ export interface Records {
    * @param from id of the oldest one that can still be waiting: spares the store a look at all that are over
    */
   waitingGroups(runId: string, from?: string): Promise<WaitingGroup[]>;
+  /** Live rollouts that a claim could take now. */
+  countLive(live: LiveQuery): Promise<number>;
   /** The greatest group id of the run's train rollouts. */
   lastGroupId(runId: string): Promise<string | undefined>;
   /** Rollouts of a batch that are not dropped, each with the calls and rewards of its last attempt. */
   batchRollouts(batchId: string): Promise<RolloutRecord[]>;
+  /** Those of a batch that an earlier start has dropped as `zero_spread`: they train nothing, and count as claimed. */
+  flatRollouts(batchId: string): Promise<RolloutRecord[]>;
   /** How many of these rollouts are in which state. */
   countStatuses(ids: readonly string[]): Promise<Readonly<Partial<Record<RolloutStatus, number>>>>;
   outcomes(ids: readonly string[]): Promise<OutcomeRecord[]>;
   totals(runId: string): Promise<RunTotals>;
+  /** What became of rollouts that do not train: asked at each step, so it looks at no rollout that has trained. */
+  fates(runId: string, batchId: string): Promise<RolloutFates>;
 }
 
 export interface PolicyRecord {
@@ -32,6 +40,25 @@ export interface PolicyRecord {
   readonly lastVersion: number;
   /** Folder of version 0. */
   readonly baseArtifact: string;
+  /** All of them, version 0 too. */
+  readonly versions: readonly VersionRecord[];
+}
+
+export interface VersionRecord {
+  readonly version: number;
+  readonly kind: "base" | "adapter" | "weights";
+  /** Its folder. */
+  readonly artifact: string;
+  /** Of the folder's manifest. */
+  readonly sha256: string;
+}
+
+/** Which live rollouts: of an agent, begun since then (milliseconds since the epoch), answered by these versions. */
+export interface LiveQuery {
+  readonly agent: string;
+  readonly policy: string;
+  readonly since: number;
+  readonly versions: readonly number[];
 }
 
 export interface RunRecord {
@@ -45,8 +72,8 @@ export interface WaitingGroup {
   readonly groupId: string;
   /** Ids of the rollouts without a disposition. */
   readonly rolloutIds: readonly string[];
-  /** Still queued or running. */
-  readonly open: number;
+  /** Ids of those that are still queued or running. */
+  readonly open: readonly string[];
   /** Finished: the group may be claimed once none is open and two or more have finished. */
   readonly finished: number;
 }
@@ -60,6 +87,8 @@ export interface OutcomeRecord {
 
 export interface RolloutRecord extends OutcomeRecord {
   readonly groupId: string;
+  /** Null where nothing was set, as in live traffic. */
+  readonly taskId: string | null;
   /** Those of the agent, in the order in which they were made; a judge's are not among them. */
   readonly calls: readonly CallRecord[];
   /** Intermediate rewards by the tool call that earned them. */
@@ -71,6 +100,8 @@ export interface CallRecord extends RecordedCall {
   readonly role: string;
   /** Ids of the tool calls in the answer. */
   readonly toolCallIds: readonly string[];
+  /** As OpenAI names it: `length` where the answer was cut off at its limit. Null where none came. */
+  readonly finishReason: string | null;
   /** Milliseconds since the epoch. */
   readonly startedAt: number;
   readonly latencyMs: number;
@@ -86,4 +117,13 @@ export interface RunTotals {
   readonly rollouts: number;
   readonly calls: number;
   readonly dropped: Readonly<Partial<Record<DropReason, number>>>;
+}
+
+export interface RolloutFates {
+  /** Of the batch: dropped after they were claimed. */
+  readonly batchDropped: Readonly<Partial<Record<DropReason, number>>>;
+  /** Of the run's train rollouts so far: ended without a result. */
+  readonly runFailed: Readonly<Partial<Record<DropReason, number>>>;
+  /** Of the run, without a disposition: under way, waiting for a batch, or in the one that is being trained. */
+  readonly open: number;
 }

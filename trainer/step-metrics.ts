@@ -1,54 +1,159 @@
 import type { Batch } from "./batch/claim.ts";
 import type { LearnReport } from "./learn.ts";
-import type { RolloutRecord } from "./records.ts";
+import { labelledKey, type Label } from "./metrics/key.ts";
+import type { Measured } from "./metrics/step-meter.ts";
+import type { RolloutFates, RolloutRecord } from "./records.ts";
 import type { LoopState } from "./release/checkpoint.ts";
 
 export interface StepFacts {
   readonly report: LearnReport;
   readonly watchFirstTool: string;
-  readonly waitSeconds: number;
+  /** Seconds by phase and operations of this step, publishing not yet among them. */
+  readonly measured: Measured;
   readonly stepSeconds: number;
   readonly learningRate: number;
+  /** Whether there is a frozen reference to measure the KL divergence from. */
+  readonly hasReference: boolean;
+  readonly fates: RolloutFates;
+  /** The machine's, in 10^12 operations per second. */
+  readonly peakTflops: number | undefined;
 }
+
+/** Tasks of a batch that are told apart; with more, each would be seen once in a long while. */
+const MAX_TASKS = 64;
 
 /** A step's metrics by the names of docs/METRICS.md. Means of outcomes are over all that was claimed, flat groups too. */
 export function stepMetrics(batch: Batch, facts: StepFacts): Record<string, number> {
-  const { report, watchFirstTool, waitSeconds, stepSeconds, learningRate } = facts;
-  const { seconds: trainSeconds, tokens, action_tokens, rows, ...learned } = report;
+  const { report, measured, stepSeconds, learningRate, hasReference, fates, peakTflops } = facts;
+  const { seconds: trainSeconds, tokens, action_tokens, rows, kl_reference, ...learned } = report;
   const training = batch.groups.flatMap((group) => group.rollouts);
-  const { claimed } = batch;
-  const decode = decodeTime(claimed);
-  const calls = claimed.flatMap((record) => record.calls);
-  const responses = calls.map((call) => call.responseTokenIds?.length ?? 0);
-  const prompts = calls.map((call) => call.promptTokenIds?.length ?? 0);
+  const decode = decodeTime(batch.claimed);
+  const tflops = measured.flops / 1e12 / trainSeconds;
   return {
-    reward_mean: mean(claimed.map((record) => record.reward ?? 0)),
-    first_tool_rate: mean(claimed.map((record) => (record.outcome?.tools[0] === watchFirstTool ? 1 : 0))),
-    correct_rate: mean(claimed.map((record) => record.outcome?.correctness ?? 0)),
-    format_rate: mean(claimed.map((record) => record.outcome?.format ?? 0)),
+    ...outcomes(batch.claimed, facts.watchFirstTool),
     advantage_spread: mean(batch.groups.map((group) => group.spread)),
     zero_spread_fraction: batch.claimedGroups === 0 ? 0 : batch.flatGroups / batch.claimedGroups,
     groups: batch.groups.length,
     rollouts: training.length,
+    rollouts_claimed: batch.claimed.length,
     rows,
     tokens,
     action_tokens,
-    staleness_mean: mean(training.map((each) => each.staleness)),
-    staleness_max: Math.max(0, ...training.map((each) => each.staleness)),
+    ...reasons(
+      "merge_failures",
+      training.map((each) => each.trajectory.breaks),
+    ),
+    ...reasons(
+      "calls_skipped",
+      training.map((each) => each.trajectory.skipped),
+    ),
+    ...reasons("batch_dropped", [fates.batchDropped]),
+    ...reasons("run_failed", [fates.runFailed]),
+    rollouts_open: fates.open,
+    ...staleness(training.map((each) => each.staleness)),
     dropped_stale: batch.stale,
-    turns_mean: mean(claimed.map((record) => record.calls.length)),
-    prompt_tokens_mean: mean(prompts),
-    response_tokens_mean: mean(responses),
-    merge_failures: sum(training.map((each) => sum(Object.values(each.trajectory.breaks)))),
-    calls_skipped: sum(training.map((each) => sum(Object.values(each.trajectory.skipped)))),
     ...learned,
+    // Without a reference nothing was measured, and 0 would be a claim.
+    ...(hasReference ? { kl_reference } : {}),
     learning_rate: learningRate,
     tokens_per_s_train: trainSeconds === 0 ? 0 : tokens / trainSeconds,
     tokens_per_s_decode: decode.seconds === 0 ? 0 : decode.tokens / decode.seconds,
-    seconds_wait: waitSeconds,
+    ...(trainSeconds === 0 ? {} : { tflops, ...(peakTflops === undefined ? {} : { mfu: tflops / peakTflops }) }),
+    ...phaseSeconds(measured),
     seconds_train: trainSeconds,
     seconds_step: stepSeconds,
   };
+}
+
+/** Seconds by phase, under their metrics' names. */
+export function phaseSeconds({ seconds }: Pick<Measured, "seconds">): Record<string, number> {
+  return Object.fromEntries(Object.entries(seconds).map(([phase, spent]) => [`seconds_${phase}`, spent]));
+}
+
+/** What the agent achieved, and how long its calls were. */
+function outcomes(claimed: readonly RolloutRecord[], watchFirstTool: string): Record<string, number> {
+  const calls = claimed.flatMap((record) => record.calls);
+  const responses = calls.map((call) => call.responseTokenIds?.length ?? 0);
+  const prompts = calls.map((call) => call.promptTokenIds?.length ?? 0);
+  // Live traffic has a person's reward and no verdict of a judge.
+  const judged = claimed.flatMap(({ outcome }) => (outcome === null ? [] : [outcome]));
+  const verdicts = {
+    first_tool_rate: mean(judged.map(({ tools }) => (tools[0] === watchFirstTool ? 1 : 0))),
+    correct_rate: mean(judged.map(({ correctness }) => correctness)),
+    format_rate: mean(judged.map(({ format }) => format)),
+  };
+  return {
+    ...rewards(claimed),
+    ...(judged.length === 0 ? {} : verdicts),
+    turns_mean: mean(claimed.map((record) => record.calls.length)),
+    prompt_tokens_mean: mean(prompts),
+    prompt_tokens_max: largest(prompts),
+    response_tokens_mean: mean(responses),
+    response_tokens_max: largest(responses),
+    truncated_fraction: mean(calls.map((call) => (call.finishReason === "length" ? 1 : 0))),
+  };
+}
+
+/** Mean and deviation of the rewards: of all, by task, and by the roles that took part in a rollout. */
+function rewards(claimed: readonly RolloutRecord[]): Record<string, number> {
+  const byTask = new Map<string, RolloutRecord[]>();
+  const byRole = new Map<string, RolloutRecord[]>();
+  for (const record of claimed) {
+    if (record.taskId !== null) addTo(byTask, record.taskId, record);
+    for (const role of new Set(record.calls.map((call) => call.role))) addTo(byRole, role, record);
+  }
+  return {
+    ...rewardsOf(claimed, (name) => name),
+    ...Object.assign(
+      {},
+      ...[...byRole].map(([role, part]) => rewardsOf(part, (name) => labelledKey(name, "role", role))),
+    ),
+    ...(byTask.size > MAX_TASKS
+      ? {}
+      : Object.assign(
+          {},
+          ...[...byTask].map(([task, part]) => rewardsOf(part, (name) => labelledKey(name, "task", task))),
+        )),
+  };
+}
+
+/** A rollout without a reward is no reward of 0. */
+function rewardsOf(records: readonly RolloutRecord[], keyOf: (name: string) => string): Record<string, number> {
+  const values = records.flatMap((record) => record.reward ?? []);
+  return { [keyOf("reward_mean")]: mean(values), [keyOf("reward_std")]: deviation(values) };
+}
+
+function staleness(versions: readonly number[]): Record<string, number> {
+  const oldest = largest(versions);
+  const counts = Array.from({ length: oldest + 1 }, (_, age) => versions.filter((each) => each === age).length);
+  return {
+    staleness_mean: mean(versions),
+    staleness_max: oldest,
+    ...keyed("staleness_rollouts", "versions", counts.entries()),
+  };
+}
+
+/** How often something happened, in all and by its reason. */
+function reasons(name: string, counts: readonly Readonly<Record<string, number>>[]): Record<string, number> {
+  const totals = new Map<string, number>();
+  for (const each of counts) {
+    for (const [reason, count] of Object.entries(each)) totals.set(reason, (totals.get(reason) ?? 0) + count);
+  }
+  return { [name]: sum([...totals.values()]), ...keyed(name, "reason", totals) };
+}
+
+function keyed(
+  name: string,
+  label: Label,
+  values: Iterable<readonly [string | number, number]>,
+): Record<string, number> {
+  return Object.fromEntries([...values].map(([value, count]) => [labelledKey(name, label, value), count]));
+}
+
+function addTo<T>(groups: Map<string, T[]>, key: string, item: T): void {
+  const group = groups.get(key);
+  if (group === undefined) groups.set(key, [item]);
+  else group.push(item);
 }
 
 /** Tokens that inference sampled for some rollouts, and for how long at least one of their calls was under way. */
@@ -77,10 +182,17 @@ export function sampledRewards(rewards: LoopState["rewards"], claimed: readonly 
   return [...sums].map(([version, rest]) => ({ version, ...rest })).toSorted((a, b) => a.version - b.version);
 }
 
-/** The version whose rollouts and those of its two neighbours earned most on average; undefined where none has any. */
-export function bestVersion(rewards: LoopState["rewards"]): number | undefined {
+/**
+ * The version whose rollouts and those of its two neighbours earned most on average; undefined where none has any.
+ * @param isCandidate which versions may be the best; all where absent
+ */
+export function bestVersion(
+  rewards: LoopState["rewards"],
+  isCandidate: (version: number) => boolean = () => true,
+): number | undefined {
   let best: { version: number; mean: number } | undefined;
   for (const [at, { version }] of rewards.entries()) {
+    if (!isCandidate(version)) continue;
     const near = rewards.slice(Math.max(0, at - 1), at + 2);
     const average = sum(near.map((each) => each.sum)) / Math.max(1, sum(near.map((each) => each.count)));
     // On a tie the later: it has been trained for longer.
@@ -95,4 +207,14 @@ function sum(values: readonly number[]): number {
 
 function mean(values: readonly number[]): number {
   return values.length === 0 ? 0 : sum(values) / values.length;
+}
+
+/** Of the values as they are, not of what they were drawn from: divided by n. */
+function deviation(values: readonly number[]): number {
+  const middle = mean(values);
+  return Math.sqrt(mean(values.map((value) => (value - middle) ** 2)));
+}
+
+function largest(values: readonly number[]): number {
+  return values.reduce((most, value) => Math.max(most, value), 0);
 }

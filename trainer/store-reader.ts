@@ -1,17 +1,18 @@
-import { and, asc, eq, isNull, sql } from "drizzle-orm";
+import { and, asc, eq, inArray, isNull, sql } from "drizzle-orm";
 import { z } from "zod";
 import { FulgurError } from "#shared/errors.ts";
 import { unpackFloats, unpackIds } from "#shared/packed.ts";
 import { wholePrompts } from "#shared/prompt-prefix.ts";
 import { readBatch, readBatchRollouts } from "#shared/store/batches.ts";
 import type { StoreDb } from "#shared/store/connect.ts";
-import { listPolicies } from "#shared/store/policies.ts";
+import { countFreeLive } from "#shared/store/live-groups.ts";
+import { listPolicies, readPolicy } from "#shared/store/policies.ts";
 import { readRewards, type Reward } from "#shared/store/rewards.ts";
 import { countRollouts, readRollouts, type Rollout } from "#shared/store/rollouts.ts";
 import { readRun } from "#shared/store/runs.ts";
 import { listTaskIds } from "#shared/store/tasks.ts";
-import { batches, calls, rollouts } from "#shared/tables.ts";
-import { JUDGE_ROLE, type DropReason, type RolloutStatus } from "#shared/words.ts";
+import { batchEntries, batches, calls, rollouts } from "#shared/tables.ts";
+import { JUDGE_ROLE, parseVersionName, type DropReason, type RolloutStatus } from "#shared/words.ts";
 import type { CallRecord, IntermediateReward, OutcomeRecord, Records, RolloutRecord } from "./records.ts";
 
 /** Rollouts whose calls are read in one question: libSQL answers with 10 MB at most. */
@@ -27,7 +28,29 @@ export function storeReader(db: StoreDb, tenantId: string): Records {
       const base = policy?.versions.find((each) => each.version === 0);
       if (policy === undefined || base === undefined) return undefined;
       const lastVersion = Math.max(...policy.versions.map((each) => each.version));
-      return { routeVersion: policy.routeVersion, lastVersion, baseArtifact: base.artifact };
+      const versions = policy.versions.map(({ version, kind, artifact, sha256 }) => ({
+        version,
+        kind,
+        artifact,
+        sha256,
+      }));
+      return { routeVersion: policy.routeVersion, lastVersion, baseArtifact: base.artifact, versions };
+    },
+
+    async versionsInUse(policy) {
+      const [routed, pinned] = await Promise.all([
+        readPolicy(db, tenantId, policy),
+        db
+          .selectDistinct({ pin: rollouts.pin })
+          .from(rollouts)
+          // The plus leaves SQLite the index of the states, in which few rollouts are under way.
+          .where(
+            sql`${rollouts.status} in ('queued', 'running') and +${rollouts.tenantId} = ${tenantId} and ${rollouts.pin} is not null`,
+          ),
+      ]);
+      const names = pinned.map(({ pin }) => parseVersionName(pin ?? ""));
+      const own = names.flatMap((name) => (name?.policy === policy ? [name.version] : []));
+      return routed === undefined ? own : [routed.routeVersion, ...own];
     },
 
     run: (id) => readRun(db, tenantId, id),
@@ -47,7 +70,7 @@ export function storeReader(db: StoreDb, tenantId: string): Records {
         .select({
           groupId: sql<string>`${rollouts.groupId}`,
           ids: sql<string>`json_group_array(${rollouts.id})`,
-          open: sql<number>`sum(${rollouts.status} in ('queued', 'running'))`,
+          open: sql<string>`json_group_array(${rollouts.id}) filter (where ${rollouts.status} in ('queued', 'running'))`,
           finished: sql<number>`sum(${rollouts.status} = 'finished')`,
         })
         .from(rollouts)
@@ -68,10 +91,12 @@ export function storeReader(db: StoreDb, tenantId: string): Records {
       return rows.map(({ groupId, ids, open, finished }) => ({
         groupId,
         rolloutIds: idsSchema.parse(JSON.parse(ids)),
-        open,
+        open: idsSchema.parse(JSON.parse(open)),
         finished,
       }));
     },
+
+    countLive: ({ policy, ...live }) => countFreeLive(db, { tenantId, policy }, live),
 
     async lastGroupId(runId) {
       const [row] = await db
@@ -81,22 +106,8 @@ export function storeReader(db: StoreDb, tenantId: string): Records {
       return row?.last ?? undefined;
     },
 
-    async batchRollouts(batchId) {
-      const [claimed, batch] = await Promise.all([
-        readBatchRollouts(db, tenantId, batchId),
-        readBatch(db, tenantId, batchId),
-      ]);
-      const records: RolloutRecord[] = [];
-      for (const part of chunks(claimed, ROLLOUTS_PER_READ)) {
-        const ids = part.map((rollout) => rollout.id);
-        const [callRows, rewardRows] = await Promise.all([
-          readTokens(db, tenantId, ids),
-          readRewards(db, tenantId, ids),
-        ]);
-        records.push(...part.map((rollout) => joined(rollout, { policy: batch?.policy, callRows, rewardRows })));
-      }
-      return records;
-    },
+    batchRollouts: (batchId) => readRecords(db, tenantId, batchId),
+    flatRollouts: (batchId) => readRecords(db, tenantId, batchId, "zero_spread"),
 
     async countStatuses(ids) {
       const counts: Partial<Record<RolloutStatus, number>> = {};
@@ -122,6 +133,29 @@ export function storeReader(db: StoreDb, tenantId: string): Records {
       return found;
     },
 
+    async fates(runId, batchId) {
+      const reasons = { reason: rollouts.dropReason, count: sql<number>`count(*)` };
+      const own = and(eq(rollouts.tenantId, tenantId), eq(rollouts.runId, runId));
+      const [batch, failed, [open]] = await Promise.all([
+        db
+          .select(reasons)
+          .from(batchEntries)
+          .innerJoin(rollouts, eq(rollouts.id, batchEntries.rolloutId))
+          .where(and(eq(batchEntries.tenantId, tenantId), eq(batchEntries.batchId, batchId)))
+          .groupBy(rollouts.dropReason),
+        db
+          .select(reasons)
+          .from(rollouts)
+          .where(and(own, eq(rollouts.mode, "train"), inArray(rollouts.status, ["failed", "cancelled"])))
+          .groupBy(rollouts.dropReason),
+        db
+          .select({ count: sql<number>`count(*)` })
+          .from(rollouts)
+          .where(and(own, isNull(rollouts.disposition))),
+      ]);
+      return { batchDropped: byReason(batch), runFailed: byReason(failed), open: open?.count ?? 0 };
+    },
+
     async totals(runId) {
       const states = await countRollouts(db, tenantId, { runId });
       const dropped: Partial<Record<DropReason, number>> = {};
@@ -138,9 +172,34 @@ export function storeReader(db: StoreDb, tenantId: string): Records {
   };
 }
 
+function byReason(rows: readonly { readonly reason: DropReason | null; readonly count: number }[]) {
+  const counts: Partial<Record<DropReason, number>> = {};
+  for (const { reason, count } of rows) if (reason !== null) counts[reason] = count;
+  return counts;
+}
+
 const idsSchema = z.array(z.string());
 const toolCallsSchema = z.looseObject({ tool_calls: z.array(z.looseObject({ id: z.string() })) });
 const detailSchema = z.looseObject({ tool_call_id: z.string() });
+
+async function readRecords(
+  db: StoreDb,
+  tenantId: string,
+  batchId: string,
+  dropReason?: DropReason,
+): Promise<RolloutRecord[]> {
+  const [claimed, batch] = await Promise.all([
+    readBatchRollouts(db, tenantId, batchId, dropReason),
+    readBatch(db, tenantId, batchId),
+  ]);
+  const records: RolloutRecord[] = [];
+  for (const part of chunks(claimed, ROLLOUTS_PER_READ)) {
+    const ids = part.map((rollout) => rollout.id);
+    const [callRows, rewardRows] = await Promise.all([readTokens(db, tenantId, ids), readRewards(db, tenantId, ids)]);
+    records.push(...part.map((rollout) => joined(rollout, { policy: batch?.policy, callRows, rewardRows })));
+  }
+  return records;
+}
 
 type TokenRow = Awaited<ReturnType<typeof readTokens>>[number];
 
@@ -161,6 +220,7 @@ async function readTokens(db: StoreDb, tenantId: string, rolloutIds: readonly st
       responseTokenIds: calls.responseTokenIds,
       behaviourLogprobs: calls.behaviourLogprobs,
       trainable: calls.trainable,
+      finishReason: calls.finishReason,
       latencyMs: calls.latencyMs,
       createdAt: calls.createdAt,
     })
@@ -188,13 +248,14 @@ interface Rows {
  * as do calls that a judge made or that another policy answered: its weights are not the ones that are trained.
  */
 function joined(rollout: Rollout, { policy, callRows, rewardRows }: Rows): RolloutRecord {
-  const { id, groupId, attempt, status, reward, outcome } = rollout;
+  const { id, groupId, taskId, attempt, status, reward, outcome } = rollout;
   if (groupId === null) throw new FulgurError("ERR_STORE", `rollout ${id} is in a batch but in no group`);
   const isOwn = (row: { readonly rolloutId: string; readonly attempt: number }): boolean =>
     row.rolloutId === id && row.attempt === attempt;
   return {
     id,
     groupId,
+    taskId,
     status,
     reward,
     outcome,
@@ -216,6 +277,7 @@ function callRecord(row: TokenRow): CallRecord {
     behaviourLogprobs,
     policyVersion,
     trainable,
+    finishReason,
     latencyMs,
   } = row;
   return {
@@ -223,6 +285,7 @@ function callRecord(row: TokenRow): CallRecord {
     role,
     policyVersion,
     trainable,
+    finishReason,
     latencyMs,
     startedAt: row.createdAt,
     promptTokenIds: promptTokenIds === null ? null : unpackIds(promptTokenIds),

@@ -7,17 +7,8 @@ import { closeRollout, createRollouts, dropRollouts, leaseRollouts, sweepExpired
 import { transact } from "#shared/store/statement.ts";
 import { mintToken, newSigningKey, type KeySet } from "#shared/tokens.ts";
 import { edgeApp } from "../../edge/app.ts";
-import { authenticator } from "../../edge/auth.ts";
 import { edgeConfig, type Env } from "../../edge/config.ts";
-import { counters } from "../../edge/counters.ts";
-import { directory } from "../../edge/directory.ts";
-import { keyAuth } from "../../edge/key-auth.ts";
-import { admission } from "../../edge/proxy/admission.ts";
-import { promptMemory } from "../../edge/proxy/prompt-memory.ts";
-import { providerMemory } from "../../edge/proxy/provider/memory.ts";
-import { resolver } from "../../edge/proxy/resolve.ts";
-import { revocations } from "../../edge/revocations.ts";
-import { sessions } from "../../edge/session.ts";
+import { newEdge } from "../../edge/parts.ts";
 import { newLedger, NOTHING_WRONG, type Ledger } from "../support/ledger.ts";
 import { startMockInference, type MockInference } from "../support/mock-inference.ts";
 import { seeded } from "../support/seed.ts";
@@ -165,23 +156,7 @@ function skewedEdge(skewMs: number): SkewedEdge {
     AGENTS: JSON.stringify({ flight: { policy: "flight" } }),
     PUBLIC_URL: "http://edge.invalid",
   } as unknown as Env;
-  const config = edgeConfig(env);
-  const keysAuth = keyAuth();
-  const app = edgeApp({
-    config,
-    authenticate: authenticator(config.signingKeys, keysAuth),
-    keyAuth: keysAuth,
-    directory: directory(config),
-    sessions: sessions(),
-    revocations: revocations(),
-    admission: admission(),
-    resolver: resolver(),
-    providerMemory: providerMemory(),
-    prompts: promptMemory(),
-    counters: counters(),
-    wakeDispatch: () => Promise.resolve(),
-    now,
-  });
+  const app = edgeApp(newEdge(edgeConfig(env), { now, wakeDispatch: () => Promise.resolve() }));
   const context = {
     waitUntil: (work: Promise<unknown>) => void work.catch(() => undefined),
     passThroughOnException: () => undefined,

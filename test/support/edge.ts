@@ -2,17 +2,22 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { edgeClient, type EdgeClient } from "#shared/client.ts";
+import { shardOf } from "#shared/shards.ts";
 import { mintToken, newSigningKey, type KeySet, type MintOptions } from "#shared/tokens.ts";
 import type { Mode } from "#shared/words.ts";
 import { FLIGHT_AGENT } from "../../cli/local-tasks.ts";
 import { startEdge, type EdgeHostConfig } from "../../cli/parts/edge-host.ts";
 import { startMockInference, type MockAnswer, type MockInference } from "./mock-inference.ts";
+import { setting } from "./seed.ts";
 import { startTestStore, type TestStore } from "./store.ts";
 
 /** A whole edge on real parts (workerd, libSQL) in front of a mock inference endpoint. */
 export interface TestEdge {
   readonly url: string;
+  /** The shard of tenant `default`. */
   readonly store: TestStore;
+  /** All shards. */
+  readonly stores: readonly TestStore[];
   readonly inference: MockInference;
   readonly keys: KeySet;
   /** With every scope. */
@@ -38,6 +43,12 @@ export interface TestEdgeOptions {
   readonly evaluatorEntries?: Readonly<Record<string, string>>;
   /** In place of the mock. */
   readonly inferenceUrl?: string;
+  /** Databases; FULGUR_TEST_SHARDS where absent, else one. */
+  readonly shards?: number;
+  /** Tenant → shard, where that is another than its name says. */
+  readonly homes?: Readonly<Record<string, number>>;
+  /** How often the sweep runs; never where absent. */
+  readonly sweepIntervalMs?: number;
   /** Where the store's and the edge's folders are made, in place of the system's own for such things. */
   readonly storeParent?: string;
   readonly stateParent?: string;
@@ -48,21 +59,26 @@ export const SHA256 = "0".repeat(64);
 /** Starts it with policy `flight` registered, version 0 routed. */
 export async function startTestEdge(options: TestEdgeOptions = {}): Promise<TestEdge> {
   const folder = await mkdtemp(join(options.stateParent ?? tmpdir(), "fulgur-edge-"));
-  const store = await startTestStore(options.storeParent);
+  const { shards = setting("FULGUR_TEST_SHARDS", 1, { min: 1, max: 8 }), homes = {} } = options;
+  const stores: TestStore[] = [];
+  while (stores.length < shards) stores.push(await startTestStore(options.storeParent));
+  const store = stores[shardOf("default", { shards, homes })];
+  if (store === undefined) throw new Error("the default tenant's home is not there");
   const inference = await startMockInference(options.answer);
   const keys: KeySet = { keys: [await newSigningKey()] };
   const start = (): ReturnType<typeof startEdge> =>
     startEdge({
       port: 0,
       state_dir: folder,
-      store: { url: store.url, write_token: store.keys.writeToken, read_token: store.keys.readToken },
+      store: stores.map(({ url, keys: own }) => ({ url, write_token: own.writeToken, read_token: own.readToken })),
+      store_homes: { ...homes },
       inference_url: options.inferenceUrl ?? inference.url,
       signing_keys: { keys: [...keys.keys] },
       vault_key: "v".repeat(43),
       agents: options.agents ?? { flight: FLIGHT_AGENT },
       agent_entries: { ...(options.agentEntries ?? { flight: join(import.meta.dirname, "idle-agent.ts") }) },
       evaluator_entries: { ...options.evaluatorEntries },
-      sweep_interval_ms: 0,
+      sweep_interval_ms: options.sweepIntervalMs ?? 0,
     });
   let running = await start();
   const mint = async (wanted: Partial<MintOptions> & Pick<MintOptions, "scopes">): Promise<string> =>
@@ -79,6 +95,7 @@ export async function startTestEdge(options: TestEdgeOptions = {}): Promise<Test
       return running.url;
     },
     store,
+    stores,
     inference,
     keys,
     admin,
@@ -100,7 +117,7 @@ export async function startTestEdge(options: TestEdgeOptions = {}): Promise<Test
     async stop() {
       await running.stop();
       await inference.stop();
-      await store.stop();
+      for (const one of stores) await one.stop();
       await rm(folder, { recursive: true, force: true });
     },
   };

@@ -29,6 +29,8 @@ export interface Folder {
   readonly path: string;
   readonly portBase: number;
   start(args: readonly string[]): Started;
+  /** Another command of `fulgur` on the folder and its ports. */
+  command(args: readonly string[]): Started;
   keys(): Promise<Keys>;
   /** With admin scope. */
   client(): Promise<EdgeClient>;
@@ -45,8 +47,9 @@ export async function newFolder(): Promise<Folder> {
   const folder: Folder = {
     path,
     portBase,
-    start(args) {
-      const started = startCli(["start", "--state-dir", path, "--port-base", String(portBase), ...args], portBase);
+    start: (args) => folder.command(["start", ...args]),
+    command([name = "", ...args]) {
+      const started = startCli([name, "--state-dir", path, "--port-base", String(portBase), ...args], portBase);
       running.push(started);
       return started;
     },

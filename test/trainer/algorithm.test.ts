@@ -5,7 +5,7 @@ import { parseFlags } from "../../trainer/config.ts";
 
 describe("PRESETS", () => {
   it("has the default's choices in full: results depend on each of them", () => {
-    const { notes: _, ...choices } = PRESETS["group-pg"];
+    const { notes: _, ...choices } = PRESETS.lightning;
     expect(choices).toEqual({
       credit: { type: "identical" },
       advantage: { type: "group-mean" },
@@ -30,6 +30,8 @@ describe("PRESETS", () => {
     expect(PRESETS.dapo.credit.overlong).toEqual({ maxTokens: 20_480, cacheTokens: 4096 });
     expect(PRESETS.gspo.loss).toMatchObject({ clipLow: 3e-4, clipHigh: 4e-4, aggregation: "sequence-mean" });
     expect(PRESETS.cispo.loss).toMatchObject({ clipLow: 1, clipHigh: 4, importance: { type: "ratio" } });
+    expect(PRESETS.ppo.loss).toMatchObject({ clipLow: 0.2, clipHigh: 0.2, klEstimator: "k1", klPlace: "reward" });
+    expect(PRESETS.ppo.advantage).toMatchObject({ gamma: 1, lambda: 1, value: { coefficient: 0.5, clip: 0.2 } });
     expect(PRESETS["reinforce++"].loss).toMatchObject({ klEstimator: "k1", klPlace: "reward" });
     expect(PRESETS["reinforce++-baseline"].loss).toMatchObject({ klEstimator: "k2", klPlace: "loss" });
   });

@@ -25,6 +25,14 @@ describe("parseFlags", () => {
     });
     expect(stalenessBound(config)).toBe(0);
     expect(stalenessBound(parseFlags(["--run", "7", "--sync", "false"]))).toBe(1);
+    expect(parseFlags(["--pause-on-alarm", "--metrics-port", "0", "--peak-tflops", "1.5", "--run", "7"])).toMatchObject(
+      {
+        pauseOnAlarm: true,
+        metricsPort: 0,
+        peakTflops: 1.5,
+      },
+    );
+    expect(parseFlags(["--run", "7"])).toMatchObject({ pauseOnAlarm: false });
   });
 
   it.each([
@@ -58,7 +66,7 @@ describe("parseFlags", () => {
 
 describe("a configuration", () => {
   it("is its preset with what was given in its place", () => {
-    const { notes: _, ...choices } = PRESETS["group-pg"];
+    const { notes: _, ...choices } = PRESETS.lightning;
     expect(algorithmOf(parseFlags(["--run", "1"]))).toEqual(choices);
     const { credit, loss, advantage } = algorithmOf(
       parseFlags([
@@ -79,20 +87,58 @@ describe("a configuration", () => {
     expect(loss).toMatchObject({ clipHigh: 0.2, klCoefficient: 0, entropyBonus: 0.01, aggregation: "rollout-mean" });
   });
 
+  it("has defaults of its own for live traffic, each of which gives way to what is given", () => {
+    expect(parseFlags(["--run", "1", "--live"])).toMatchObject({
+      ...{ live: true, from: "routed", groupSize: 1, lone: "ema", steps: 1000, evalTasks: 0 },
+    });
+    const given = parseFlags(["--run", "1", "--live", "--steps", "7", "--lone", "batch", "--group-size=4"]);
+    expect(given).toMatchObject({ live: true, steps: 7, lone: "batch", groupSize: 4 });
+    expect(algorithmOf(given).advantage).toEqual({ type: "group-mean", alone: { type: "batch" } });
+    expect(parseFlags(["--run", "1", "--live", "false"])).toMatchObject({ live: false, from: "base", steps: 24 });
+    expect(algorithmOf(parseFlags(["--run", "1"])).advantage).toEqual({ type: "group-mean" });
+  });
+
+  it.each(["grpo", "reinforce++-baseline", "dpo"])(
+    "refuses groups of one for %s, which knows its groups alone",
+    (name) => {
+      expect(() => parseFlags(["--run", "1", "--live", "--algorithm", name])).toThrow(
+        `--algorithm ${name} compares the rollouts of a group`,
+      );
+      expect(parseFlags(["--run", "1", "--live", "--algorithm", name, "--group-size", "4"])).toMatchObject({
+        groupSize: 4,
+      });
+    },
+  );
+
+  it("takes groups of one for methods that need no group, and only of live traffic", () => {
+    for (const name of ["rloo", "reinforce++", "ppo"]) {
+      expect(parseFlags(["--run", "1", "--live", "--algorithm", name])).toMatchObject({ groupSize: 1 });
+    }
+    expect(() => parseFlags(["--run", "1", "--group-size", "1"])).toThrow("--group-size: wanted 2 or more");
+  });
+
   it("gives the engine its options and the run its folders", () => {
     const config = parseFlags(["--run", "r", "--state-dir", "/state", "--seed", "5", "--threads", "2"]);
-    expect(engineOptions(config, "/model")).toEqual({
+    expect(engineOptions(config, { modelDir: "/model" })).toEqual({
       modelDir: "/model",
       method: { type: "lora", rank: 16, alpha: 32, seed: 5 },
       temperature: 1,
       threads: 2,
+      valueHead: false,
     });
     expect(runPaths(config)).toEqual({
       run: "/state/runs/r",
       checkpoints: "/state/runs/r/checkpoints",
       summary: "/state/runs/r/summary.json",
+      metrics: "/state/runs/r/metrics.jsonl",
+      tensorboard: "/state/runs/r/tensorboard",
       versions: "/state/policies/flight",
     });
+  });
+
+  it("opens the engine with a critic for the algorithm that has one", () => {
+    const config = parseFlags(["--run", "r", "--algorithm", "ppo"]);
+    expect(engineOptions(config, { modelDir: "/model" }).valueHead).toBe(true);
   });
 
   it("lets the learning rate fall to nothing where asked to", () => {

@@ -7,15 +7,16 @@ import { PRESETS } from "../../trainer/algorithm.ts";
 import { lossSchema } from "../../trainer/loss/loss.ts";
 import type { RolloutRecord } from "../../trainer/records.ts";
 
-/** An engine that assigns one log-probability to everything and notes what is asked of it. */
-function noting(logprob: number) {
+/** An engine that assigns one log-probability to everything and notes what is asked of it; its critic expects `value`. */
+function noting(logprob: number, value?: number) {
   const scored: number[][] = [];
-  const pulled: { tokens: number[]; d: number[]; dEntropy: number[] | undefined }[] = [];
+  const pulled: { tokens: number[]; d: number[]; dEntropy: number[] | undefined; dValues: number[] | undefined }[] = [];
   const steps: number[] = [];
   const scoresOf = (samples: readonly Sample[]) =>
     samples.map(({ lossMask }) => ({
       logprobs: Float32Array.from(lossMask, (bit) => bit * logprob),
       entropy: Float32Array.from(lossMask, (bit) => bit * 0.25),
+      ...(value === undefined ? {} : { values: Float32Array.from(lossMask, (bit) => bit * value) }),
     }));
   return {
     scored,
@@ -27,11 +28,12 @@ function noting(logprob: number) {
     },
     backward: async (samples: readonly Sample[], cotangents: readonly Cotangent[]) => {
       for (const [at, sample] of samples.entries()) {
-        const { dLogprobs = new Float32Array(), dEntropy } = cotangents[at] ?? {};
+        const { dLogprobs = new Float32Array(), dEntropy, dValues } = cotangents[at] ?? {};
         pulled.push({
           tokens: [...sample.tokens],
           d: [...dLogprobs],
           dEntropy: dEntropy === undefined ? undefined : [...dEntropy],
+          dValues: dValues === undefined ? undefined : [...dValues],
         });
       }
       return scoresOf(samples);
@@ -48,6 +50,7 @@ function groups(step = 3) {
   const record = (id: number, groupId: string, reward: number, policyVersion: number): RolloutRecord => ({
     id: `r${id}`,
     groupId,
+    taskId: null,
     reward,
     status: "finished",
     outcome: null,
@@ -61,6 +64,7 @@ function groups(step = 3) {
         policyVersion,
         trainable: true,
         role: "main",
+        finishReason: "stop",
         toolCallIds: [],
         startedAt: 0,
         latencyMs: 1,
@@ -107,6 +111,8 @@ describe("learn", () => {
     expect(engine.steps).toEqual([0.01]);
     // All rows are compared with what the engine assigned, the fresh ones too.
     expect(report.importance_weight_mean).toBeCloseTo(1.5, 5);
+    // k3 of the ratio 1.5, which the fresh rows should not have: 0.5 − ln 1.5.
+    expect(report.mismatch_kl).toBeCloseTo(0.5 - Math.log(1.5), 5);
     expect(report).toMatchObject({ rows: 4, tokens: 8, action_tokens: 4, entropy: 0.25, grad_norm: 0.5, seconds: 0.5 });
   });
 
@@ -117,6 +123,11 @@ describe("learn", () => {
     expect(engine.scored.map((tokens) => tokens[1])).toEqual([10, 11, 12, 13, 12, 13]);
     expect(engine.pulled.map(({ tokens }) => tokens[1])).toEqual([10, 11, 12, 13]);
     expect(engine.steps).toHaveLength(2);
+  });
+
+  it("does not know what trainer and server disagree by, where no sample is of the current weights", async () => {
+    expect(await learn(groups(4), options(noting(-1)))).not.toHaveProperty("mismatch_kl");
+    expect(await learn(groups(3), options(noting(-1)))).toHaveProperty("mismatch_kl", 0);
   });
 
   it("takes no more updates than there are groups", async () => {
@@ -192,6 +203,61 @@ describe("learn", () => {
     expect(engine.pulled.map(({ d }) => d[1])).toEqual([-0.125, 0.125, -0.125, 0.125]);
   });
 
+  it("compares credit with the critic's values, pulls these to the returns, and says how well they did", async () => {
+    const advantage = advantageSchema.parse({ type: "gae", epsilon: 0, value: { coefficient: 0.5, clip: 0.2 } });
+    const engine = noting(-1, 0.25);
+    const report = await learn(groups(), options(engine, { advantage }));
+    // All rows are scored: values come of nothing else.
+    expect(engine.scored).toHaveLength(4);
+    // The groups' own ±1/2 as credit, less 0.25: mean −0.25, sample variance 1/3, over 4 action tokens.
+    const wanted = [-1, 1, -1, 1].map((sign) => (sign * Math.sqrt(3)) / 8);
+    engine.pulled.forEach(({ d }, at) => expect(d[1]).toBeCloseTo(wanted[at] ?? NaN, 6));
+    // ½·(V − G)/4 with returns of ±1/2.
+    engine.pulled.forEach(({ dValues }, at) =>
+      expect(dValues?.[1]).toBeCloseTo(at % 2 === 0 ? -0.25 / 8 : 0.75 / 8, 7),
+    );
+    expect(report.value_loss).toBeCloseTo((0.25 ** 2 + 0.75 ** 2) / 4, 7);
+    expect(report).toMatchObject({ value_clip_fraction: 0, explained_variance: 0 });
+  });
+
+  it("makes the KL penalty a reward of each token, which the critic's values see too", async () => {
+    const advantage = advantageSchema.parse({ type: "gae", epsilon: 0, value: { coefficient: 1, clip: 1 } });
+    const loss = lossSchema.parse({ type: "ppo-clip", klCoefficient: 1, klEstimator: "k1", klPlace: "reward" });
+    const engine = noting(-1, 0);
+    await learn(groups(), options(engine, { advantage, loss, reference: noting(-1 - Math.LN2) }));
+    engine.pulled.forEach(({ dValues }, at) =>
+      expect(dValues?.[1]).toBeCloseTo(-((at % 2 === 0 ? 0.5 : -0.5) - Math.LN2) / 4, 6),
+    );
+  });
+
+  it("bounds how far several updates move a value from where the batch found it", async () => {
+    const advantage = advantageSchema.parse({ type: "gae", value: { coefficient: 1, clip: 0.2 } });
+    const engine = noting(-1, 0);
+    // From the second scoring on, the first update has moved every value by 0.3: past the clip.
+    let scorings = 0;
+    const moving = {
+      ...engine,
+      score: async (samples: readonly Sample[]) => {
+        scorings += 1;
+        return scorings === 1 ? engine.score(samples) : noting(-1, 0.3).score(samples);
+      },
+    };
+    const report = await learn(groups(), options(moving, { advantage, updates: 2 }));
+    // In the second update one return is above the value, whose way there ends; the other is below, and pulls back.
+    const second = engine.pulled.slice(2).map(({ dValues }) => dValues?.[1]);
+    expect(second[0]).toBe(0);
+    expect(second[1]).toBeCloseTo((0.3 + 0.5) / 2, 6);
+    expect(report.value_clip_fraction).toBe(0.25);
+  });
+
+  it("refuses a critic that the engine does not have", async () => {
+    const advantage = advantageSchema.parse({ type: "gae" });
+    await expect(learn(groups(), options(noting(-1), { advantage }))).rejects.toMatchObject({
+      code: "ERR_CONFIG",
+      message: expect.stringContaining("valueHead"),
+    });
+  });
+
   it("takes the answers of a row as sequences of their own", async () => {
     const engine = noting(-1);
     const loss = lossSchema.parse({ type: "reinforce", aggregation: "sequence-mean" });
@@ -211,10 +277,12 @@ describe("learn", () => {
   });
 
   it.each(Object.entries(PRESETS))("%s: pulls every good rollout up and every bad one down", async (_, algorithm) => {
-    const engine = noting(-1);
+    const engine = noting(-1, 0);
     const { loss, advantage } = algorithm;
     const report = await learn(groups(), options(engine, { reference: noting(-1), loss, advantage }));
-    expect(engine.pulled.map(({ d }) => Math.sign(d[1] ?? NaN))).toEqual([-1, 1, -1, 1]);
+    // Imitation says nothing of what it does not imitate.
+    const bad = loss.type === "sft" ? 0 : 1;
+    expect(engine.pulled.map(({ d }) => Math.sign(d[1] ?? NaN))).toEqual([-1, bad, -1, bad]);
     expect(Object.values(report).every(Number.isFinite)).toBe(true);
   });
 });

@@ -2,7 +2,8 @@ import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
-import { trainRun } from "../../trainer/loop.ts";
+import { trainRun, type LoopDeps } from "../../trainer/loop.ts";
+import { readNewestCheckpoint } from "../../trainer/release/checkpoint.ts";
 import { Killed, World } from "./support/world.ts";
 
 let dir: string;
@@ -74,6 +75,31 @@ describe("trainRun", () => {
     const versions = [...world.rollouts.values()].filter((each) => each.mode === "train").map((each) => each.version);
     expect(versions).toEqual([0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]);
   });
+
+  it.each([0, 1, 4])(
+    "has (K + 1) batches in flight at most, and trains nothing older than K = %i",
+    async (maxStaleness) => {
+      const groups = 3;
+      const config = world.config({ steps: 12, groups, evalTasks: 0, maxStaleness });
+      const inFlight: number[] = [];
+      const deps = world.deps(config);
+      const createRollouts: LoopDeps["edge"]["createRollouts"] = async (rollouts) => {
+        const created = await deps.edge.createRollouts(rollouts);
+        const open = [...world.rollouts.values()].filter((each) => each.disposition === null);
+        inFlight.push(new Set(open.map((each) => each.groupId)).size);
+        return created;
+      };
+      await trainRun({ ...deps, edge: { ...deps.edge, createRollouts } });
+      expect(Math.max(...inFlight)).toBe((maxStaleness + 1) * groups);
+      // The line is full at every step that is not near the end.
+      expect(inFlight.slice(0, 12 - maxStaleness)).toEqual(
+        Array.from({ length: 12 - maxStaleness }, () => (maxStaleness + 1) * groups),
+      );
+      const staleness = stepEvents(world).map((event) => event.metrics["staleness_max"] ?? NaN);
+      expect(Math.max(...staleness)).toBe(maxStaleness);
+      expect([...world.rollouts.values()].filter((each) => each.disposition !== "trained")).toEqual([]);
+    },
+  );
 
   it("normalises advantages over the batch where the algorithm does, and keeps groups without a spread for it", async () => {
     world.rewardOf = ({ at }) => (at % 4 < 2 ? 1 : 0);
@@ -229,6 +255,241 @@ describe("trainRun", () => {
       message: expect.stringContaining("1 trained steps in the store and no checkpoint"),
     });
   });
+});
+
+describe("trainRun with replay", () => {
+  const config = { steps: 3, evalTasks: 0, replay: 1, maxStaleness: 0 } as const;
+
+  it("trains on earlier groups again, says so, and leaves each rollout in the one batch that it was trained by", async () => {
+    await trainRun(world.deps(world.config(config)));
+    const metrics = stepEvents(world).map((event) => event.metrics);
+    expect(metrics.map((each) => [each["groups"], each["rollouts"], each["rows"]])).toEqual([
+      [2, 4, 4],
+      [2, 4, 6],
+      [2, 4, 6],
+    ]);
+    expect(metrics.map((each) => [each["replayed_groups"], each["replayed_rollouts"]])).toEqual([
+      [0, 0],
+      [1, 2],
+      [1, 2],
+    ]);
+    expect(metrics.map((each) => each["replayed_staleness_mean"])).toEqual([0, 1, 1]);
+    // The batch itself is fresh.
+    expect(metrics.map((each) => each["staleness_max"])).toEqual([0, 0, 0]);
+    expectWholeHistory(world, 3);
+  });
+
+  it("says nothing of it where it is off", async () => {
+    await trainRun(world.deps(world.config({ ...config, replay: 0 })));
+    expect(Object.keys(stepEvents(world)[2]?.metrics ?? {}).filter((name) => name.startsWith("replayed"))).toEqual([]);
+    expect((await readNewestCheckpoint(join(dir, "runs/r1/checkpoints")))?.state.replay).toEqual([]);
+  });
+
+  it(
+    "killed at any one thing it asks for, it ends with the same weights and memory",
+    { timeout: 120_000 },
+    async () => {
+      const outcome = async (home: string) => ({
+        weights: await readFile(join(home, "policies/toy/3/adapter_model.safetensors"), "utf8"),
+        replay: (await readNewestCheckpoint(join(home, "runs/r1/checkpoints")))?.state.replay,
+      });
+      await trainRun(world.deps(world.config(config)));
+      const whole = await outcome(dir);
+      expect(whole.replay?.length).toBe(6);
+      const total = world.asked.length;
+      for (let at = 0; at < total; at += 1) {
+        const home = join(dir, `kill-${at}`);
+        const struck = await new World(home).prepare();
+        struck.fuse = at;
+        struck.failAfterEffect = at % 2 === 1;
+        await expect(trainRun(struck.deps(struck.config(config)))).rejects.toThrow(Killed);
+        await trainRun(struck.deps(struck.config(config)));
+        expect({ killedAt: struck.asked[at], ...(await outcome(home)) }).toEqual({
+          killedAt: struck.asked[at],
+          ...whole,
+        });
+      }
+    },
+  );
+});
+
+describe("trainRun on live traffic", () => {
+  const live = { live: true, from: "routed", groups: 4, groupSize: 1, lone: "ema", evalTasks: 0 } as const;
+
+  /** Users come while the trainer waits: two at each look, every other one content. */
+  function withUsers(deps: LoopDeps, of: World, reward = (nth: number) => (nth % 4 < 2 ? 1 : 0)): LoopDeps {
+    let nth = 0;
+    return {
+      ...deps,
+      pause: async (ms) => {
+        for (let user = 0; user < 2; user += 1) of.visit(reward(nth++));
+        await deps.pause(ms);
+      },
+    };
+  }
+
+  it("begins at the routed version, with its weights, and never routes the base again", async () => {
+    await trainRun(world.deps(world.config({ steps: 2, evalTasks: 0 })));
+    world.batches.clear();
+    world.asked.length = 0;
+    const routes: number[] = [];
+    const deps = withUsers(world.deps(world.config({ ...live, run: "r2", steps: 2 })), world);
+    const routePolicy: LoopDeps["edge"]["routePolicy"] = (name, version) => {
+      routes.push(version);
+      return deps.edge.routePolicy(name, version);
+    };
+    await trainRun({ ...deps, edge: { ...deps.edge, routePolicy } });
+    expect(routes).toEqual([3, 4]);
+    expect([...world.versions].map(([version, { parent }]) => [version, parent]).slice(3)).toEqual([
+      [3, 2],
+      [4, 3],
+    ]);
+    // Two steps of the first run are in the weights that the second went on from.
+    expect(await stepsIn(4)).toBe(4);
+    expect(world.asked.filter((name) => name === "edge.createRollouts")).toEqual([]);
+  });
+
+  it("keeps what it began with as the reference of a KL term, also when it is resumed after others were routed", async () => {
+    await trainRun(world.deps(world.config({ steps: 2, evalTasks: 0 })));
+    world.batches.clear();
+    const config = world.config({ ...live, run: "r2", klCoefficient: 0.1 });
+    const start = async (steps: number) => {
+      const opened: (string | undefined)[] = [];
+      const deps = withUsers(world.deps({ ...config, steps }), world);
+      const openEngine: LoopDeps["openEngine"] = (from) => {
+        opened.push(from.adapterDir?.slice(dir.length));
+        return deps.openEngine(from);
+      };
+      await trainRun({ ...deps, openEngine });
+      return opened;
+    };
+    expect(await start(1)).toEqual(["/policies/toy/2", "/policies/toy/2"]);
+    expect(world.routeVersion).toBe(3);
+    // The engine's weights are its checkpoint's.
+    expect(await start(2)).toEqual([undefined, "/policies/toy/2"]);
+    expect(await stepsIn(4)).toBe(4);
+  });
+
+  it("refuses to begin at an adapter of another size, before it has changed anything", async () => {
+    await trainRun(world.deps(world.config({ steps: 1, evalTasks: 0 })));
+    const asked = world.asked.length;
+    const wrong = world.config({ ...live, run: "r2", loraRank: 8, loraAlpha: 16 });
+    await expect(trainRun(world.deps(wrong))).rejects.toMatchObject({
+      code: "ERR_CONFIG",
+      message:
+        "toy@1 is an adapter of rank 16 and alpha 32, and rank 8 and alpha 16 were asked for; give --lora-rank 16 --lora-alpha 32",
+    });
+    expect(world.asked.slice(asked)).toEqual(["records.policy"]);
+    expect(world.routeVersion).toBe(1);
+  });
+
+  it("waits for traffic without a limit, says how much has come, and trains each session once", async () => {
+    const config = world.config({ ...live, steps: 3, maxStaleness: 0, wedgeMinutes: 0.001 });
+    await trainRun(withUsers(world.deps(config), world));
+    expect(world.events).toContainEqual({
+      event: "progress",
+      step: 1,
+      doing: "live rollouts with a reward",
+      done: 2,
+      total: 4,
+    });
+    const trained = [...world.rollouts.values()].filter((each) => each.disposition === "trained");
+    expect(trained).toHaveLength(3 * 4);
+    expect(new Set(trained.map((each) => each.batch)).size).toBe(3);
+    expect(world.routeVersion).toBe(3);
+  });
+
+  it("compares the first batch with itself and the next ones with the average of those before", async () => {
+    // After the first batch, whose mean is 0.5, everybody is content: an advantage of 0.5 for each.
+    const config = world.config({ ...live, steps: 2 });
+    await trainRun(withUsers(world.deps(config), world, (nth) => (nth < 2 || nth > 3 ? 1 : 0)));
+    const [first, second] = stepEvents(world);
+    // Credit minus the mean of the other three: 1 − 1/3 and 0 − 2/3.
+    expect(first?.metrics["advantage_spread"]).toBeCloseTo(2 / 3, 12);
+    expect(second?.metrics["advantage_spread"]).toBeCloseTo(0.5, 12);
+    const kept = await readNewestCheckpoint(join(dir, "runs/r1/checkpoints"));
+    expect(kept?.state.baseline.mean).toBeCloseTo((1 + 1 + 0 + 0 + 1 + 1 + 1 + 1) / 8, 12);
+    expect(kept?.state.baseline.rollouts).toBe(8);
+  });
+
+  it("goes on waiting where all earned what was expected, and drops them with the reason", async () => {
+    const config = world.config({ ...live, steps: 1 });
+    await trainRun(withUsers(world.deps(config), world, (nth) => (nth < 4 || nth % 2 === 0 ? 1 : 0)));
+    const [step] = stepEvents(world);
+    expect(step?.metrics["groups"]).toBe(4);
+    expect(step?.metrics["zero_spread_fraction"]).toBe(0.5);
+    const dropped = [...world.rollouts.values()].filter((each) => each.dropReason === "zero_spread");
+    expect(dropped.map((each) => each.at)).toEqual([0, 1, 2, 3]);
+  });
+
+  it("takes windows of several sessions, and compares a session with its window", async () => {
+    const config = world.config({ ...live, groups: 2, groupSize: 4, steps: 1 });
+    await trainRun(withUsers(world.deps(config), world));
+    expect(stepEvents(world)[0]?.metrics).toMatchObject({ groups: 2, rollouts: 8 });
+    const kept = await readNewestCheckpoint(join(dir, "runs/r1/checkpoints"));
+    expect(kept?.state.baseline.rollouts).toBe(0);
+  });
+
+  it("says so when traffic goes to a version that it cannot learn from", async () => {
+    await trainRun(world.deps(world.config({ steps: 2, evalTasks: 0 })));
+    world.batches.clear();
+    const deps = withUsers(world.deps(world.config({ ...live, run: "r2", steps: 1 })), world);
+    const controller = new AbortController();
+    const stuck = trainRun({
+      ...deps,
+      signal: controller.signal,
+      emit: (event) => {
+        deps.emit(event);
+        if (event.event === "run") world.routeVersion = 1;
+        if (event.event === "warning") controller.abort(new Error("stop"));
+      },
+      pause: async (ms) => {
+        controller.signal.throwIfAborted();
+        await deps.pause(ms);
+      },
+    });
+    await expect(stuck).rejects.toThrow("stop");
+    expect(world.events).toContainEqual({
+      event: "warning",
+      message:
+        "calls go to toy@1, and this run can train on those of toy@2 alone; route one of them, or begin a new run",
+    });
+  });
+
+  it(
+    "killed at any one thing it asks for, it ends with the same weights and baseline",
+    { timeout: 120_000 },
+    async () => {
+      const config = { ...live, steps: 2 };
+      // All users come before: what a batch takes does not depend on when the trainer died.
+      const come = (of: World): void => {
+        for (let nth = 0; nth < 10; nth += 1) of.visit(nth % 3 === 0 ? 1 : 0);
+      };
+      const outcome = async (home: string) => ({
+        weights: await readFile(join(home, "policies/toy/2/adapter_model.safetensors"), "utf8"),
+        baseline: (await readNewestCheckpoint(join(home, "runs/r1/checkpoints")))?.state.baseline,
+      });
+      const users = (of: World) => withUsers(of.deps(of.config(config)), of);
+      come(world);
+      await trainRun(users(world));
+      const whole = await outcome(dir);
+      const total = world.asked.length;
+      expect(total).toBeGreaterThan(25);
+      for (let at = 0; at < total; at += 1) {
+        const home = join(dir, `kill-${at}`);
+        const struck = await new World(home).prepare();
+        come(struck);
+        struck.fuse = at;
+        struck.failAfterEffect = at % 2 === 1;
+        await expect(trainRun(users(struck))).rejects.toThrow(Killed);
+        await trainRun(users(struck));
+        expect({ killedAt: struck.asked[at], ...(await outcome(home)) }).toEqual({
+          killedAt: struck.asked[at],
+          ...whole,
+        });
+      }
+    },
+  );
 });
 
 describe("trainRun under faults", () => {

@@ -133,6 +133,7 @@ function callOf(rolloutId: string, name: string, createdAt: number, given: { too
     responseTokenIds: packIds([3]),
     behaviourLogprobs: packFloats([-0.5]),
     httpStatus: 200,
+    finishReason: "length",
     trainable: true,
     latencyMs: 7,
     createdAt,
@@ -141,8 +142,27 @@ function callOf(rolloutId: string, name: string, createdAt: number, given: { too
 }
 
 describe("storeReader", () => {
+  it("knows the versions that calls may ask for: the routed one, and what rollouts under way are pinned to", async () => {
+    const rollout = { tenantId: TENANT, agent: "pinned", mode: "val" as const, maxAttempts: 1 };
+    await store.writer.transact(
+      createRollouts(
+        [
+          { ...rollout, id: "p1", pin: "flight@4" },
+          { ...rollout, id: "p2", pin: "flight@4" },
+          { ...rollout, id: "p3", pin: "planner@7" },
+          { ...rollout, id: "p4", pin: "flight@8", tenantId: "te_other" },
+          { ...rollout, id: "p5", pin: "flight@6" },
+        ],
+        10,
+      ),
+    );
+    await store.writer.transact(dropRollouts(TENANT, ["p5"], { reason: "cancelled", now: 11 }));
+    expect(await records.versionsInUse("flight")).toEqual([0, 4]);
+    expect(await records.versionsInUse("none")).toEqual([]);
+  });
+
   it("reads what a run begins from", async () => {
-    expect(await records.policy("flight")).toEqual({ routeVersion: 0, lastVersion: 4, baseArtifact: "/v/0" });
+    expect(await records.policy("flight")).toMatchObject({ routeVersion: 0, lastVersion: 4, baseArtifact: "/v/0" });
     expect(await records.policy("none")).toBeUndefined();
     expect(await records.taskIds("flight", "train")).toEqual(["t1", "t2"]);
     expect(await records.run(RUN)).toMatchObject({ evalBefore: { n: 1 }, evalAfter: null, finishedAt: null });
@@ -151,9 +171,9 @@ describe("storeReader", () => {
   });
 
   it("sees groups wait until they are claimed or dropped, and claimed ones with their calls and rewards", async () => {
-    const g2 = { groupId: "g2", rolloutIds: ["g2_0", "g2_1"], open: 1, finished: 1 };
+    const g2 = { groupId: "g2", rolloutIds: ["g2_0", "g2_1"], open: ["g2_1"], finished: 1 };
     expect(await records.waitingGroups(RUN)).toEqual([
-      { groupId: "g1", rolloutIds: ["g1_0", "g1_1"], open: 0, finished: 2 },
+      { groupId: "g1", rolloutIds: ["g1_0", "g1_1"], open: [], finished: 2 },
       g2,
     ]);
     expect(await records.waitingGroups(RUN, "g2")).toEqual([g2]);
@@ -163,7 +183,7 @@ describe("storeReader", () => {
     expect(await records.batch("ba_1")).toMatchObject({ status: "claimed", version: null });
 
     const [first, second] = await records.batchRollouts("ba_1");
-    expect(first).toMatchObject({ id: "g1_0", groupId: "g1", status: "finished", reward: 0, outcome });
+    expect(first).toMatchObject({ id: "g1_0", groupId: "g1", taskId: "t1", status: "finished", reward: 0, outcome });
     expect(second).toMatchObject({ id: "g1_1", reward: 1 });
     expect(first?.intermediate).toEqual([{ callId: null, toolCallId: "tool_g1_0", value: 0.3 }]);
     expect(first?.calls).toEqual([
@@ -178,10 +198,15 @@ describe("storeReader", () => {
         responseTokenIds: Int32Array.of(3),
         behaviourLogprobs: Float32Array.of(-0.5),
         toolCallIds: ["tool_g1_0"],
+        finishReason: "length",
       },
       expect.objectContaining({ callId: "ca_g1_0_b", role: "checker", toolCallIds: [] }),
     ]);
     expect(await records.batchRollouts("ba_none")).toEqual([]);
+    expect(await records.flatRollouts("ba_1")).toEqual([]);
+    await store.writer.transact(dropRollouts(TENANT, ["g1_1"], { reason: "zero_spread", now: 75 }));
+    expect(await records.batchRollouts("ba_1")).toEqual([first]);
+    expect(await records.flatRollouts("ba_1")).toEqual([second]);
 
     expect(await records.trainedSteps(RUN)).toBe(0);
     const trained = {
@@ -208,6 +233,17 @@ describe("storeReader", () => {
     expect((await records.outcomes(["g1_1", "other"])).map(({ id, reward }) => ({ id, reward }))).toEqual([
       { id: "g1_1", reward: 1 },
     ]);
-    expect(await records.totals(RUN)).toEqual({ rollouts: 6, calls: 15, dropped: { stale: 2 } });
+    expect(await records.totals(RUN)).toEqual({ rollouts: 6, calls: 15, dropped: { stale: 2, zero_spread: 1 } });
+  });
+
+  it("knows what became of the rollouts that do not train", async () => {
+    const fates = { batchDropped: { zero_spread: 1 }, runFailed: { stale: 2 }, open: 2 };
+    expect(await records.fates(RUN, "ba_1")).toEqual(fates);
+    expect(await records.fates(RUN, "ba_none")).toEqual({ ...fates, batchDropped: {} });
+    expect(await records.fates("ru_none", "ba_1")).toEqual({
+      batchDropped: { zero_spread: 1 },
+      runFailed: {},
+      open: 0,
+    });
   });
 });

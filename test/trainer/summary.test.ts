@@ -37,6 +37,8 @@ it("the summary has the form that outside checks read: plain means, intervals be
         decodeSeconds: 0,
       },
       rewards: [],
+      baseline: { mean: 0, rollouts: 0 },
+      replay: [],
     },
     before: evaluation("flight@0", 0.5),
     after: null,

@@ -1,4 +1,5 @@
 import { z } from "zod";
+import { customAdvantage, type AdvantageFunction } from "./custom.ts";
 import { groupMean } from "./group-mean.ts";
 import { groupMeanStd } from "./group-mean-std.ts";
 import { leaveOneOut } from "./leave-one-out.ts";
@@ -32,11 +33,41 @@ export const advantageSchema = z.discriminatedUnion("type", [
   z.strictObject({ type: z.literal("batch-mean-std"), ...varianceFloor }),
   /** Credit minus the group's mean, normalised over the batch. */
   z.strictObject({ type: z.literal("group-mean-batch-std"), ...varianceFloor }),
+  /** Credit less what a learned critic expected (critic.ts), normalised over the batch: no groups are needed. */
+  z.strictObject({
+    type: z.literal("gae"),
+    /** Discount for each token between an action and the end of its answer. */
+    gamma: z.number().min(0).max(1).default(1),
+    /** How far rewards are followed before the critic is believed: 1 is to the end of the answer. */
+    lambda: z.number().min(0).max(1).default(1),
+    /** The critic's own loss (loss/value.ts): its weight, and how far an update moves a value, in units of reward. */
+    value: z
+      .strictObject({
+        coefficient: z.number().min(0).max(100).default(0.5),
+        clip: z.number().positive().max(1_000_000).default(0.2),
+      })
+      .prefault({}),
+    ...varianceFloor,
+  }),
+  /** A user's own (user-algorithm.ts). */
+  z.strictObject({
+    type: z.literal("custom"),
+    compute: z.custom<AdvantageFunction>((value) => typeof value === "function", "wanted a function"),
+  }),
 ]);
 export type AdvantageConfig = z.infer<typeof advantageSchema>;
+/** An advantage whose baseline is a learned critic: the engine then needs a value head. */
+export type CriticConfig = Extract<AdvantageConfig, { readonly type: "gae" }>;
+
+export function needsCritic(config: AdvantageConfig | undefined): config is CriticConfig {
+  return config?.type === "gae";
+}
 
 /** Below this spread (standard deviation, in units of reward) rewards are equal but for float noise. */
 export const MIN_SPREAD = 1e-3;
+
+/** Below this a user's own advantage is 0 but for float noise. */
+const MIN_ADVANTAGE = 1e-6;
 
 export interface GroupAdvantage {
   /** [R][T]; as the credits came. */
@@ -58,12 +89,18 @@ export interface GroupAdvantage {
 export function groupAdvantage(credits_RT: readonly Float64Array[], config: AdvantageConfig): GroupAdvantage {
   const { mean, means_R, spread } = groupStatistics(credits_RT);
   if (credits_RT.length > 0 && isBatchNormalised(config)) {
-    const advantages_RT = config.type === "batch-mean-std" ? credits_RT : groupMean(credits_RT, mean);
+    const advantages_RT = config.type === "group-mean-batch-std" ? groupMean(credits_RT, mean) : credits_RT;
     return { advantages_RT, mean, spread, flat: false };
   }
   // Its credit stays as it is until the batch is gathered.
   if (credits_RT.length === 1 && "alone" in config && config.alone !== undefined) {
     return { advantages_RT: credits_RT, mean, spread, flat: false };
+  }
+  if (config.type === "custom" && credits_RT.length > 0) {
+    const advantages_RT = customAdvantage(credits_RT, config.compute);
+    // Its baseline may be anything: only what pulls on no token teaches nothing.
+    const flat = advantages_RT.every((each) => each.every((advantage) => Math.abs(advantage) < MIN_ADVANTAGE));
+    return { advantages_RT, mean, spread, flat };
   }
   const flat = spread < MIN_SPREAD;
   if (flat) return { advantages_RT: credits_RT.map((each) => new Float64Array(each.length)), mean, spread, flat };
@@ -77,7 +114,8 @@ export function groupAdvantage(credits_RT: readonly Float64Array[], config: Adva
 
 /**
  * Final advantages of a batch's tokens.
- * @param rows of the whole batch, with the advantages of their groups, and the KL penalty if it is in the reward
+ * @param rows of the whole batch, with the advantages of their groups or their critic, and the KL penalty if it is in
+ * the reward
  * @returns advantages_T of each row; those that came where the method is done with its groups
  */
 export function normaliseBatch(rows: readonly WhitenRow[], config: AdvantageConfig): Float64Array[] {
@@ -86,8 +124,8 @@ export function normaliseBatch(rows: readonly WhitenRow[], config: AdvantageConf
 
 function isBatchNormalised(
   config: AdvantageConfig,
-): config is Extract<AdvantageConfig, { readonly type: "batch-mean-std" | "group-mean-batch-std" }> {
-  return config.type === "batch-mean-std" || config.type === "group-mean-batch-std";
+): config is Extract<AdvantageConfig, { readonly type: "batch-mean-std" | "group-mean-batch-std" | "gae" }> {
+  return config.type === "batch-mean-std" || config.type === "group-mean-batch-std" || config.type === "gae";
 }
 
 function groupStatistics(credits_RT: readonly Float64Array[]): { mean: number; means_R: number[]; spread: number } {

@@ -1,15 +1,13 @@
 import { FulgurError } from "#shared/errors.ts";
 import type { EdgeClient } from "#shared/client.ts";
+import { MIN_SPREAD } from "../advantage/advantage.ts";
+import { compareLone, type BaselineState, type LoneConfig } from "../advantage/lone-baseline.ts";
 import { algorithmOf, stalenessBound, trainedRoles, type TrainerConfig } from "../config.ts";
-import type { Records, RolloutRecord, WaitingGroup } from "../records.ts";
-import { nextGroupId, rolloutIdOf, startedAtStep } from "./group-ids.ts";
-import { capacity } from "./pace.ts";
+import type { Records, RolloutRecord } from "../records.ts";
+import { waitForLive } from "./live-traffic.ts";
+import { waitForGroups } from "./own-rollouts.ts";
 import { sift, type Sifted, type SiftedGroup } from "./sift.ts";
-import { isDue, type Lineage } from "./staleness.ts";
-import { taskOfGroup } from "./task-order.ts";
-
-/** So many batches of groups may fail while one step waits, before that is taken for an outage. */
-const LOST_BATCHES = 4;
+import type { Lineage } from "./staleness.ts";
 
 /** So many groups in a row without a spread mean that the rewards no longer vary, and are not mere chance. */
 const HOPELESS_GROUPS = 64;
@@ -18,18 +16,24 @@ const HOPELESS_GROUPS = 64;
 export interface ClaimDeps {
   readonly config: TrainerConfig;
   readonly edge: Pick<EdgeClient, "createRollouts" | "claimBatch" | "dropRollouts">;
-  readonly records: Pick<Records, "waitingGroups" | "batchRollouts" | "lastGroupId">;
+  readonly records: Pick<
+    Records,
+    "waitingGroups" | "batchRollouts" | "flatRollouts" | "lastGroupId" | "countLive" | "policy"
+  >;
   readonly taskIds: readonly string[];
   /** Resolves after so many milliseconds. @throws the signal's reason once the run is to end */
   readonly pause: (ms: number) => Promise<void>;
   readonly now: () => number;
   readonly onWaiting?: (done: number, total: number) => void;
+  readonly warn?: (message: string) => void;
 }
 
 export interface ClaimPosition {
   /** Steps trained so far; the batch is for the next one. */
   readonly step: number;
   readonly lineage: Lineage;
+  /** What rollouts that are alone in their groups are compared with. */
+  readonly baseline: BaselineState;
 }
 
 /** A batch ready to be trained on. */
@@ -42,6 +46,8 @@ export interface Batch {
   readonly claimedGroups: number;
   readonly flatGroups: number;
   readonly stale: number;
+  /** For the next batch. */
+  readonly baseline: BaselineState;
 }
 
 /** The batch of a step: a function of both, so that a claim repeated after a crash is the same claim. */
@@ -50,9 +56,9 @@ export function batchIdOf(runId: string, step: number): string {
 }
 
 /**
- * Starts rollouts as long as there is capacity, waits for groups to end, claims them, and sifts out what cannot train;
- * groups without a spread are replaced, up to `refillGroups` of them. Every part may be repeated: after a crash the
- * batch is found in the store with what it had claimed.
+ * Waits for groups to end (starting rollouts as long as there is capacity, or for live traffic to come), claims them, and
+ * sifts out what cannot train; groups without a spread are replaced, up to `refillGroups` of them. Every part may be
+ * repeated: after a crash the batch is found in the store with what it had claimed.
  * @returns undefined when none of very many groups has a spread: the rewards no longer vary
  * @throws FulgurError ERR_TIMEOUT when no rollout ends for `wedgeMinutes`, ERR_CONFIG when no rollout has a call of a
  * role that is trained
@@ -62,13 +68,15 @@ export async function gatherBatch(deps: ClaimDeps, position: ClaimPosition): Pro
   const { credit, advantage } = algorithmOf(config);
   const { step, lineage } = position;
   const batchId = batchIdOf(config.run, step);
-  const groups: SiftedGroup[] = [];
-  const claimed: RolloutRecord[] = [];
-  const flat = new Set<string>();
+  let groups: SiftedGroup[] = [];
+  // What a start before this one has passed over counts, or the batch would be refilled twice.
+  const claimed = await records.flatRollouts(batchId);
+  const flat = new Set(claimed.map((record) => record.groupId));
   let stale = 0;
   const seen = new Set<string>();
   for (;;) {
-    const fresh = (await records.batchRollouts(batchId)).filter((record) => !seen.has(record.id));
+    // In one order, whatever the order in which they came: sums of floats then are the same after a crash.
+    const fresh = (await records.batchRollouts(batchId)).filter((record) => !seen.has(record.id)).toSorted(byId);
     for (const record of fresh) seen.add(record.id);
     const maxStaleness = stalenessBound(config);
     const sifted = sift(fresh, { credit, advantage, lineage, step, maxStaleness, roles: trainedRoles(config) });
@@ -84,17 +92,70 @@ export async function gatherBatch(deps: ClaimDeps, position: ClaimPosition): Pro
     const tooOld = new Set(sifted.dropped.get("stale"));
     claimed.push(...fresh.filter((record) => !tooOld.has(record.id)));
 
-    const missing = config.groups - groups.length;
-    const refill = Math.min(missing, missing + config.refillGroups - flat.size);
-    // A step takes one group at least, whatever the bound on replacements.
-    const wanted = groups.length > 0 ? refill : Math.max(refill, Math.min(missing, HOPELESS_GROUPS - flat.size));
-    if (wanted <= 0) break;
-    await waitForGroups(deps, position, { held: groups.length, wanted });
-    await edge.claimBatch({ batchId, runId: config.run, policy: config.policy, step, groups: wanted });
+    const wanted = groupsWanted(config, { held: groups.length, flat: flat.size });
+    if (wanted > 0) {
+      const claim = { batchId, runId: config.run, policy: config.policy, step, groups: wanted };
+      if (config.live) {
+        await edge.claimBatch({ ...claim, live: await waitForLive(deps, position, wanted) });
+      } else {
+        await waitForGroups(deps, position, { held: groups.length, wanted });
+        await edge.claimBatch(claim);
+      }
+      continue;
+    }
+    if (groups.length === 0) return undefined;
+    groups.sort((a, b) => (a.groupId < b.groupId ? -1 : 1));
+    claimed.sort(byId);
+    const alone = "alone" in advantage ? advantage.alone : undefined;
+    const compared = alone === undefined ? undefined : compareAlone(groups, alone, position.baseline);
+    if (compared === undefined || compared.groups.some((group) => group.spread >= MIN_SPREAD)) {
+      const claimedGroups = new Set(claimed.map((record) => record.groupId)).size;
+      const { baseline } = position;
+      return { batchId, groups, baseline, ...compared, claimed, claimedGroups, flatGroups: flat.size, stale };
+    }
+    // All of them earned what was expected of them.
+    await edge.dropRollouts(
+      groups.flatMap((group) => group.rollouts.map(({ record }) => record.id)),
+      "zero_spread",
+    );
+    for (const { groupId } of groups) flat.add(groupId);
+    groups = [];
   }
-  if (groups.length === 0) return undefined;
-  const claimedGroups = new Set(claimed.map((record) => record.groupId)).size;
-  return { batchId, groups, claimed, claimedGroups, flatGroups: flat.size, stale };
+}
+
+function byId(a: RolloutRecord, b: RolloutRecord): number {
+  return a.id < b.id ? -1 : 1;
+}
+
+/** Groups to claim now; 0 when the batch is complete, or will not be. */
+function groupsWanted(config: TrainerConfig, { held, flat }: { readonly held: number; readonly flat: number }): number {
+  const missing = config.groups - held;
+  // The next user may be of another mind.
+  if (config.live) return missing;
+  const refill = Math.min(missing, missing + config.refillGroups - flat);
+  // A step takes one group at least, whatever the bound on replacements.
+  return held > 0 ? refill : Math.max(refill, Math.min(missing, HOPELESS_GROUPS - flat));
+}
+
+/** The groups with their lone rollouts compared; the spread of such a group is how far it is from its baseline. */
+function compareAlone(
+  groups: readonly SiftedGroup[],
+  alone: LoneConfig,
+  baseline: BaselineState,
+): Pick<Batch, "groups" | "baseline"> {
+  const { rollouts_GR, state } = compareLone(groups, alone, baseline);
+  const compared = groups.map((group, at): SiftedGroup => {
+    const rollouts = rollouts_GR[at] ?? group.rollouts;
+    const [only] = rollouts;
+    if (only === undefined || rollouts.length > 1) return group;
+    const { advantages_T } = only;
+    return {
+      ...group,
+      rollouts,
+      spread: Math.abs(advantages_T.reduce((sum, each) => sum + each, 0)) / advantages_T.length,
+    };
+  });
+  return { groups: compared, baseline: state };
 }
 
 /** Rollouts would be made for ever without one that trains, where the agent knows none of the roles. */
@@ -106,102 +167,4 @@ function checkRoles({ roles }: TrainerConfig, fresh: readonly RolloutRecord[], {
     "ERR_CONFIG",
     `none of ${mute} rollouts has a trainable call of --roles ${roles}; their calls have the roles ${[...seen].toSorted().join(", ")}, as the agent's model map names them`,
   );
-}
-
-/** Keeps the line of rollouts as long as the pace allows; at each call as many groups as are missing. */
-export async function startRollouts(
-  deps: Pick<ClaimDeps, "config" | "edge" | "records" | "taskIds">,
-  { step, waiting, held }: { readonly step: number; readonly waiting: readonly WaitingGroup[]; readonly held: number },
-): Promise<number> {
-  const { config, edge, records, taskIds } = deps;
-  const room = capacity({
-    maxStaleness: stalenessBound(config),
-    groups: config.groups,
-    stepsLeft: config.steps - step,
-    waiting: waiting.length,
-    claimed: held,
-  });
-  if (room === 0) return 0;
-  let last = await records.lastGroupId(config.run);
-  const rollouts = Array.from({ length: room }, () => {
-    const { groupId, index } = nextGroupId(config.run, last, step);
-    last = groupId;
-    const taskId = taskOfGroup(taskIds, index, config.seed);
-    if (taskId === undefined) {
-      throw new FulgurError(
-        "ERR_CONFIG",
-        `agent ${config.agent} has no train tasks in the store; create some with POST /v1/tasks`,
-      );
-    }
-    return Array.from({ length: config.groupSize }, (_, member) => ({
-      id: rolloutIdOf(groupId, member),
-      taskId,
-      agent: config.agent,
-      mode: "train" as const,
-      groupId,
-      runId: config.run,
-      maxAttempts: config.maxAttempts,
-    }));
-  }).flat();
-  // A request takes 1,000 rollouts; groups are kept whole in one, because one request is one commit.
-  const perRequest = Math.max(1, Math.floor(1000 / config.groupSize)) * config.groupSize;
-  for (let at = 0; at < rollouts.length; at += perRequest) {
-    await edge.createRollouts(rollouts.slice(at, at + perRequest));
-  }
-  return room;
-}
-
-/** Waits until so many groups can be claimed, starting new ones where there is room and dropping what never can be. */
-async function waitForGroups(
-  deps: ClaimDeps,
-  { step }: ClaimPosition,
-  { held, wanted }: { readonly held: number; readonly wanted: number },
-): Promise<void> {
-  const { config, edge, records } = deps;
-  const maxStaleness = stalenessBound(config);
-  let progressAt = deps.now();
-  let ended = -1;
-  let startedGroups = 0;
-  let oldest: string | undefined;
-  for (;;) {
-    let waiting = await records.waitingGroups(config.run, oldest);
-    oldest = waiting[0]?.groupId ?? oldest;
-    // An ended group with one finished rollout has nothing to be compared with.
-    const alone = waiting.filter((group) => group.open === 0 && group.finished < 2);
-    if (alone.length > 0) {
-      await edge.dropRollouts(
-        alone.flatMap((group) => group.rolloutIds),
-        "zero_spread",
-      );
-      waiting = waiting.filter((group) => !alone.includes(group));
-    }
-    startedGroups += await startRollouts(deps, { step, waiting, held });
-    // The line is filled once; what is started beyond that takes the place of groups that were lost.
-    if (startedGroups > (maxStaleness + 1 + LOST_BATCHES) * config.groups) {
-      throw new FulgurError(
-        "ERR_UPSTREAM",
-        `step ${step + 1} of run ${config.run} has lost over ${LOST_BATCHES * config.groups} groups, because their rollouts fail; see npx fulgur rollouts --status failed, then start again: the run resumes`,
-      );
-    }
-    const ready = waiting.filter((group) => group.open === 0).length;
-    const overdue =
-      config.whenStale === "wait"
-        ? waiting.filter((group) => group.open > 0 && isDue(startedAtStep(group.groupId), step, maxStaleness)).length
-        : 0;
-    // With wait, what is started now would be due at once when K is 0; then only the count matters.
-    if (ready >= wanted && (overdue === 0 || maxStaleness === 0)) return;
-    const endedNow = waiting.reduce((sum, group) => sum + group.finished, 0);
-    if (endedNow !== ended) {
-      ended = endedNow;
-      progressAt = deps.now();
-    }
-    if (deps.now() - progressAt > config.wedgeMinutes * 60_000) {
-      throw new FulgurError(
-        "ERR_TIMEOUT",
-        `step ${step + 1} of run ${config.run} waits for ${wanted} groups, ${ready} are ready, and no rollout has ended for ${config.wedgeMinutes} minutes; see the logs of the edge and of inference, then start again: the run resumes`,
-      );
-    }
-    deps.onWaiting?.(Math.min(ready, wanted), wanted);
-    await deps.pause(config.pollMs);
-  }
 }

@@ -24,6 +24,7 @@ export interface Sifted {
 
 export interface SiftedGroup {
   readonly groupId: string;
+  /** Standard deviation of its rollouts' mean credits, in units of reward. */
   readonly spread: number;
   readonly rollouts: readonly TrainingRollout[];
 }

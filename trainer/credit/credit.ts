@@ -1,6 +1,7 @@
 import { z } from "zod";
 import { FulgurError } from "#shared/errors.ts";
 import { airCredit } from "./air.ts";
+import { customCredit, type CreditFunction } from "./custom.ts";
 import { discountedCredit } from "./discounted.ts";
 import { identicalCredit } from "./identical.ts";
 import { overlongPunishment, overlongSchema } from "./overlong.ts";
@@ -29,6 +30,12 @@ export const creditSchema = z.discriminatedUnion("type", [
     terminalWeight: z.number().min(0).max(100).default(1),
     ...shaping,
   }),
+  /** A user's own (user-algorithm.ts). */
+  z.strictObject({
+    type: z.literal("custom"),
+    compute: z.custom<CreditFunction>((value) => typeof value === "function", "wanted a function"),
+    ...shaping,
+  }),
 ]);
 export type CreditConfig = z.infer<typeof creditSchema>;
 
@@ -54,5 +61,6 @@ export function assignCredit(rewards: RolloutRewards, config: CreditConfig): Flo
 function returns(rewards: RolloutRewards, config: CreditConfig): Float64Array {
   if (config.type === "identical") return identicalCredit(rewards);
   if (config.type === "discounted") return discountedCredit(rewards, config);
+  if (config.type === "custom") return customCredit(rewards, config.compute);
   return airCredit(rewards, config);
 }

@@ -20,6 +20,8 @@ export interface TokenScores {
   readonly logprobs: Float32Array;
   /** Entry t = entropy in nats of the distribution that token t was drawn from. */
   readonly entropy: Float32Array;
+  /** Entry t = the critic's V(tokens[<t]), what is expected before token t is drawn; only with a value head. */
+  readonly values?: Float32Array;
 }
 
 /** How a scalar loss L pulls on the scores of one sample, [T] each; entries where the mask is 0 are ignored. */
@@ -28,6 +30,8 @@ export interface Cotangent {
   readonly dLogprobs: Float32Array;
   /** ∂L/∂entropy[t]; absent means 0. */
   readonly dEntropy?: Float32Array;
+  /** ∂L/∂values[t]; absent means 0. Only for an engine with a value head. */
+  readonly dValues?: Float32Array;
 }
 
 /** What may change from one optimizer step to the next; the optimizer's constants are engine options. */
@@ -49,6 +53,8 @@ export interface EngineInfo {
   readonly name: string;
   readonly precision: "fp32" | "bf16";
   readonly method: "lora" | "full";
+  /** Whether it has a critic: scores then carry values, and checkpoints its weights. */
+  readonly valueHead: boolean;
   readonly architecture: Architecture;
   readonly parameters: { readonly total: number; readonly trained: number };
 }
@@ -68,9 +74,11 @@ export interface Engine {
   score(samples: readonly Sample[]): Promise<TokenScores[]>;
 
   /**
-   * Adds Σ_t dLogprobs[t]·∇logprob_t + dEntropy[t]·∇entropy_t of every sample to the accumulated gradient.
+   * Adds Σ_t dLogprobs[t]·∇logprob_t + dEntropy[t]·∇entropy_t + dValues[t]·∇value_t of every sample to the
+   * accumulated gradient.
    * @returns the scores of the forward pass that the gradient was taken at
-   * @throws FulgurError ERR_SHAPE as `score` does, and where cotangents do not match the samples
+   * @throws FulgurError ERR_SHAPE as `score` does, and where cotangents do not match the samples; ERR_CONFIG for values
+   * to be pulled where there is no value head
    */
   backward(samples: readonly Sample[], cotangents: readonly Cotangent[]): Promise<TokenScores[]>;
 
@@ -86,10 +94,10 @@ export interface Engine {
    */
   load(dir: string): Promise<void>;
 
-  /** Writes a PEFT adapter folder. @throws FulgurError ERR_CONFIG when the method is `full` */
+  /** Writes a PEFT adapter folder, the policy's alone: no value head. @throws FulgurError ERR_CONFIG when the method is `full` */
   exportAdapter(dir: string): Promise<void>;
 
-  /** Writes a Hugging Face model folder; with LoRA, the adapter is merged into it. */
+  /** Writes a Hugging Face model folder, without a value head; with LoRA, the adapter is merged into it. */
   exportWeights(dir: string): Promise<void>;
 
   /** Ends the engine's threads; calls after it fail. */

@@ -42,6 +42,8 @@ export const onnxEngineOptionsSchema = z.strictObject({
   modelDir: z.string().min(1),
   method: z.discriminatedUnion("type", [loraSchema, fullSchema]).prefault({ type: "lora" }),
   optimizer: z.discriminatedUnion("type", [adamwSchema, muonSchema]).prefault({ type: "adamw" }),
+  /** A critic on the same trunk (value-head.ts): scores carry values, whose cotangents are taken. */
+  valueHead: z.boolean().default(false),
   /** Logits are divided by it: the temperature that the samples were drawn at. */
   temperature: z.number().positive().default(1),
   /** CPU threads in all. */

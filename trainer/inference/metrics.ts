@@ -1,7 +1,6 @@
 /** Counters of the endpoint in Prometheus text, under vLLM's names so that existing dashboards fit. */
 
-/** Buckets in seconds of the latency histograms. */
-const LATENCY_BUCKETS = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10];
+import { Counter, Histogram, renderGauge } from "../metrics/exposition.ts";
 
 /** What one finished request adds. */
 export interface RequestOutcome {
@@ -57,7 +56,7 @@ export class Metrics {
   /** The metrics page. */
   render({ running, waiting }: Gauges): string {
     const gauge = (name: string, help: string, value: number): string =>
-      `# HELP ${name} ${help}\n# TYPE ${name} gauge\n${name} ${value}\n`;
+      renderGauge(name, help, [{ labels: {}, value }]);
     return [
       gauge("vllm:num_requests_running", "Requests being sampled", running),
       gauge("vllm:num_requests_waiting", "Requests that wait for a row", waiting),
@@ -71,70 +70,4 @@ export class Metrics {
       this.#total.render(),
     ].join("");
   }
-}
-
-type Labels = Readonly<Record<string, string>>;
-
-class Counter {
-  readonly #name: string;
-  readonly #help: string;
-  readonly #values = new Map<string, number>();
-
-  constructor(name: string, help: string) {
-    this.#name = name;
-    this.#help = help;
-  }
-
-  add(labels: Labels, amount: number): void {
-    const key = labelText(labels);
-    this.#values.set(key, (this.#values.get(key) ?? 0) + amount);
-  }
-
-  render(): string {
-    const lines = [...this.#values].map(([labels, value]) => `${this.#name}{${labels}} ${value}\n`);
-    return `# HELP ${this.#name} ${this.#help}\n# TYPE ${this.#name} counter\n${lines.join("")}`;
-  }
-}
-
-class Histogram {
-  readonly #name: string;
-  readonly #help: string;
-  readonly #series = new Map<string, { counts: number[]; sum: number; total: number }>();
-
-  constructor(name: string, help: string) {
-    this.#name = name;
-    this.#help = help;
-  }
-
-  observe(labels: Labels, seconds: number): void {
-    const key = labelText(labels);
-    let series = this.#series.get(key);
-    if (series === undefined) {
-      series = { counts: LATENCY_BUCKETS.map(() => 0), sum: 0, total: 0 };
-      this.#series.set(key, series);
-    }
-    for (const [i, bound] of LATENCY_BUCKETS.entries()) {
-      if (seconds <= bound) series.counts[i] = (series.counts[i] ?? 0) + 1;
-    }
-    series.sum += seconds;
-    series.total++;
-  }
-
-  render(): string {
-    const lines = [...this.#series].flatMap(([labels, { counts, sum, total }]) => [
-      ...LATENCY_BUCKETS.map((bound, i) => `${this.#name}_bucket{${labels},le="${bound}"} ${counts[i] ?? 0}\n`),
-      `${this.#name}_bucket{${labels},le="+Inf"} ${total}\n`,
-      `${this.#name}_sum{${labels}} ${sum}\n`,
-      `${this.#name}_count{${labels}} ${total}\n`,
-    ]);
-    return `# HELP ${this.#name} ${this.#help}\n# TYPE ${this.#name} histogram\n${lines.join("")}`;
-  }
-}
-
-function labelText(labels: Labels): string {
-  return Object.entries(labels)
-    .map(
-      ([name, value]) => `${name}="${value.replaceAll("\\", "\\\\").replaceAll('"', '\\"').replaceAll("\n", "\\n")}"`,
-    )
-    .join(",");
 }

@@ -154,7 +154,13 @@ export class Versions {
 
   async #locate(name: string): Promise<string | null> {
     const known = this.#known.get(name);
-    if (known !== undefined) return known.path;
+    if (known?.path === null || (known !== undefined && (await exists(known.path)))) return known.path;
+    if (known !== undefined) {
+      throw new FulgurError(
+        "ERR_NOT_FOUND",
+        `The model "${name}" was here and its folder ${known.path} is gone: the trainer keeps the newest versions, the best and those in use (--keep-versions). Ask for another version, or put the folder back.`,
+      );
+    }
     const { adapterDir } = this.#options;
     // The name becomes a path, so it may hold nothing that leads out of the folder.
     const parts = /^(?<policy>[A-Za-z0-9][A-Za-z0-9._-]*)@(?<number>\d+)$/.exec(name)?.groups;

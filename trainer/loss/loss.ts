@@ -2,6 +2,7 @@ import { z } from "zod";
 import { FulgurError } from "#shared/errors.ts";
 import { AGGREGATIONS, tokenWeights } from "./aggregate.ts";
 import { cispoTerm } from "./cispo.ts";
+import { customTerm, type TokenLoss } from "./custom.ts";
 import { dpoLoss } from "./dpo.ts";
 import { dualClipTerm } from "./dual-clip.ts";
 import { gspoTerm } from "./gspo.ts";
@@ -52,6 +53,12 @@ export const lossSchema = z.discriminatedUnion("type", [
   }),
   z.strictObject({ type: z.literal("gspo"), ...clip(3e-4, 4e-4), ...common }),
   z.strictObject({ type: z.literal("cispo"), ...clip(1, 4), ...common }),
+  /** A user's own (user-algorithm.ts). */
+  z.strictObject({
+    type: z.literal("custom"),
+    term: z.custom<TokenLoss>((value) => typeof value === "function", "wanted a function"),
+    ...common,
+  }),
   z.strictObject({ type: z.literal("sft"), imitate: z.enum(IMITATIONS).default("better"), ...regularised }),
   z.strictObject({
     type: z.literal("dpo"),
@@ -75,6 +82,8 @@ function surrogateTerm(token: SequenceToken, config: TokenLossConfig): Surrogate
       return gspoTerm(token, config);
     case "cispo":
       return cispoTerm(token, config);
+    case "custom":
+      return customTerm(token, config);
     case "sft":
       return sftTerm(token, config);
   }
@@ -166,7 +175,9 @@ function tokensOf(row: LossRow, config: TokenLossConfig): (t: number) => Sequenc
   const isRatio = config.type !== "sft" && config.importance.type === "ratio";
   const proximalLogprobs = isRatio ? behaviourLogprobs : (row.proximalLogprobs ?? policyLogprobs);
   const means = (of: ArrayLike<number>, to: ArrayLike<number>): Float64Array | undefined =>
-    config.type === "gspo" ? sequenceMeans(row, (t) => (of[t] ?? 0) - (to[t] ?? 0)) : undefined;
+    config.type === "gspo" || config.type === "custom"
+      ? sequenceMeans(row, (t) => (of[t] ?? 0) - (to[t] ?? 0))
+      : undefined;
   const meanLogRatios = means(policyLogprobs, proximalLogprobs);
   const meanLogWeights = means(proximalLogprobs, behaviourLogprobs);
   return (t) => ({

@@ -2,8 +2,11 @@ import { readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { z } from "zod";
 import { FulgurError } from "#shared/errors.ts";
+import { baselineStateSchema, NO_BASELINE } from "../advantage/lone-baseline.ts";
+import { replayStateSchema } from "../batch/replay.ts";
 import type { Engine } from "../engine/contract.ts";
-import { proveWholeFolder, writeWholeFolder } from "./whole-folder.ts";
+import { keptSteps } from "./retention.ts";
+import { proveWholeFolder, removeWholeFolders, writeWholeFolder } from "./whole-folder.ts";
 
 /**
  * Checkpoints of a run: `checkpoints/000013/` holds the engine's state after 13 steps and the loop's own state beside
@@ -33,13 +36,17 @@ export const loopStateSchema = z.strictObject({
   }),
   /** Rewards of the train rollouts that each of the run's versions sampled. */
   rewards: z.array(z.strictObject({ version: z.int(), sum: z.number(), count: z.int() })),
+  /** What rollouts that are alone in their groups are compared with. */
+  baseline: baselineStateSchema.default(NO_BASELINE),
+  /** Groups that may be trained on again. */
+  replay: replayStateSchema.default([]),
 });
 export type LoopState = z.infer<typeof loopStateSchema>;
 
 const STATE = "state.json";
 const ENGINE = "engine";
 
-/** Writes the checkpoint of `state.step`, then removes those older than the newest `keep`. */
+/** Writes the checkpoint of `state.step`, then removes those before the newest `keep`, save the best (retention.ts). */
 export async function saveCheckpoint(
   dir: string,
   { engine, state, keep }: { readonly engine: Pick<Engine, "save">; readonly state: LoopState; readonly keep: number },
@@ -54,9 +61,9 @@ export async function saveCheckpoint(
     },
     { name },
   );
-  for (const old of (await checkpointNames(dir)).slice(0, -keep)) {
-    await rm(join(dir, old), { recursive: true, force: true });
-  }
+  const steps = (await checkpointNames(dir)).map(Number);
+  const kept = new Set(keptSteps(steps, state, keep));
+  await removeWholeFolders(dir, steps.filter((step) => !kept.has(step)).map(folderName));
 }
 
 /**
@@ -71,7 +78,13 @@ export async function readNewestCheckpoint(dir: string): Promise<{ state: LoopSt
   const name = (await checkpointNames(dir)).at(-1);
   if (name === undefined) return undefined;
   const folder = join(dir, name);
-  await proveWholeFolder(folder);
+  const proven = await proveWholeFolder(folder);
+  if (proven?.manifest.name !== name) {
+    throw new FulgurError(
+      "ERR_CHECKPOINT",
+      `${folder} holds the checkpoint ${proven?.manifest.name ?? "of nobody"}; restore the folder, or begin another run`,
+    );
+  }
   const parsed = loopStateSchema.safeParse(JSON.parse(await readFile(join(folder, STATE), "utf8")));
   if (!parsed.success) {
     throw new FulgurError(

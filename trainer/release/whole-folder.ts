@@ -3,6 +3,7 @@ import { mkdir, open, readdir, readFile, rename, rm } from "node:fs/promises";
 import { dirname, join, relative } from "node:path";
 import { z } from "zod";
 import { FulgurError, messageOf } from "#shared/errors.ts";
+import { faultPoint } from "../fault-point.ts";
 
 /**
  * Folders that are whole or absent: written aside, listed in a manifest with the sha256 of every file, synced, renamed.
@@ -11,6 +12,7 @@ import { FulgurError, messageOf } from "#shared/errors.ts";
 
 export const MANIFEST = "manifest.json";
 const ASIDE = ".writing";
+const RETIRED = ".removing";
 
 const sha256Schema = z.string().regex(/^[0-9a-f]{64}$/);
 export const manifestSchema = z.looseObject({
@@ -39,12 +41,13 @@ export async function writeWholeFolder(
     await rm(aside, { recursive: true, force: true });
     await mkdir(aside, { recursive: true });
     await fill(aside);
+    faultPoint("folder.filled");
     const sha256: Record<string, string> = {};
     for (const file of await filesUnder(aside)) {
       sha256[file] = digest(await readFile(join(aside, file)));
       await sync(join(aside, file));
     }
-    const manifest = Buffer.from(`${JSON.stringify({ ...facts, sha256 }, null, 2)}\n`);
+    const manifest = Buffer.from(manifestText({ ...facts, sha256 }));
     const handle = await open(join(aside, MANIFEST), "w");
     try {
       await handle.writeFile(manifest);
@@ -53,7 +56,9 @@ export async function writeWholeFolder(
       await handle.close();
     }
     await sync(aside);
+    faultPoint("folder.listed");
     await rename(aside, dir);
+    faultPoint("folder.renamed");
     await sync(dirname(dir));
     return { sha256: digest(manifest) };
   } catch (cause) {
@@ -64,6 +69,21 @@ export async function writeWholeFolder(
       `${dir} could not be written (${messageOf(cause)}); free some space or check its owner, then start again: the run resumes`,
       { cause },
     );
+  }
+}
+
+/**
+ * Removes folders that are whole: each is gone from its name before the first of its files is. What a crash left of an
+ * earlier removal goes too. Repeatable.
+ * @param parent folder that they lie in
+ */
+export async function removeWholeFolders(parent: string, names: readonly string[]): Promise<void> {
+  for (const name of names) {
+    await rename(join(parent, name), join(parent, `${name}${RETIRED}`));
+    faultPoint("folder.retired");
+  }
+  for (const name of await readdir(parent)) {
+    if (name.endsWith(RETIRED)) await rm(join(parent, name), { recursive: true, force: true });
   }
 }
 
@@ -80,9 +100,12 @@ export async function proveWholeFolder(
   let manifest: z.infer<typeof manifestSchema>;
   try {
     bytes = await readFile(join(dir, MANIFEST));
-    manifest = manifestSchema.parse(JSON.parse(bytes.toString("utf8")));
+    const value: unknown = JSON.parse(bytes.toString("utf8"));
+    manifest = manifestSchema.parse(value);
+    // It has no digest of its own: a changed byte that leaves it readable shows in what it says, or in how.
+    if (manifestText(value) !== bytes.toString("utf8")) throw new Error("it is not as it was written");
   } catch (cause) {
-    throw refusal(dir, `its ${MANIFEST} is missing or unreadable`, cause);
+    throw refusal(dir, `its ${MANIFEST} is missing, unreadable or altered`, cause);
   }
   for (const [file, promised] of Object.entries(manifest.sha256)) {
     const content = await readFile(join(dir, file)).catch((cause: unknown) => {
@@ -94,6 +117,10 @@ export async function proveWholeFolder(
     }
   }
   return { sha256: digest(bytes), manifest };
+}
+
+function manifestText(manifest: unknown): string {
+  return `${JSON.stringify(manifest, null, 2)}\n`;
 }
 
 function refusal(dir: string, what: string, cause?: unknown): FulgurError {

@@ -20,6 +20,7 @@ function record(
   return {
     id,
     groupId,
+    taskId: null,
     reward,
     status: "finished",
     outcome: { status: 0, terminal: reward ?? 0, correctness: 0, format: 0, tools: [] },
@@ -45,6 +46,7 @@ function call(
     policyVersion: version,
     trainable: true,
     toolCallIds,
+    finishReason: "stop",
     startedAt: 0,
     latencyMs: 1,
   };

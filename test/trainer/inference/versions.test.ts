@@ -86,6 +86,22 @@ test("a failed load leaves nothing behind and is tried again", async () => {
   (await versions.acquire("flight@2")).release();
 });
 
+test("a version whose folder was removed answers while it is loaded, and is said to be gone when it would be loaded", async () => {
+  const versions = await make();
+  (await versions.acquire("flight@1")).release();
+  await rm(join(dir, "flight", "1"), { recursive: true });
+  (await versions.acquire("flight@1")).release();
+  await versions.unload("flight@1");
+  await expect(versions.acquire("flight@1")).rejects.toMatchObject({
+    code: "ERR_NOT_FOUND",
+    message: expect.stringMatching(
+      /^The model "flight@1" was here and its folder \S+ is gone: .*Ask for another version/,
+    ),
+  });
+  (await versions.acquire("flight@2")).release();
+  expect(names(versions)).toEqual(["base", "flight@2"]);
+});
+
 test.each(["nobody", "nobody@1", "flight@9", "../flight@1", "flight@1/..", "flight@x", ".@1"])(
   "%s is not found",
   async (name) => {

@@ -62,6 +62,8 @@ function stateAt(step: number): LoopState {
     lastBatch: step === 0 ? null : { id: `ba_${step}`, metrics: { reward_mean: 0.5 } },
     sums: { wallSeconds: 0, stepSeconds: 2, trainedTokens: 0, trainSeconds: 0, decodedTokens: 0, decodeSeconds: 0 },
     rewards: [],
+    baseline: { mean: 0, rollouts: 0 },
+    replay: [],
   };
 }
 

@@ -59,7 +59,7 @@ describe("proveWholeFolder", () => {
     [
       "without its manifest",
       async (dir: string) => rm(join(dir, "manifest.json")),
-      "manifest.json is missing or unreadable",
+      "manifest.json is missing, unreadable or altered",
     ],
   ])("refuses a folder that is %s", async (_, damage, sentence) => {
     const dir = join(root, "thing");

@@ -3,9 +3,11 @@ import { join } from "node:path";
 import { FulgurError } from "#shared/errors.ts";
 import type { RunEvent } from "#shared/run-events.ts";
 import type { DropReason, RolloutStatus } from "#shared/words.ts";
-import { trainerConfigSchema, type TrainerConfig } from "../../../trainer/config.ts";
+import { runPaths, trainerConfigSchema, type TrainerConfig } from "../../../trainer/config.ts";
 import type { Engine, TokenScores, Sample } from "../../../trainer/engine/contract.ts";
 import type { LoopDeps } from "../../../trainer/loop.ts";
+import { MetricsJournal } from "../../../trainer/metrics/jsonl.ts";
+import { RunMetrics } from "../../../trainer/metrics/run-metrics.ts";
 import type { Records, RolloutRecord } from "../../../trainer/records.ts";
 
 /**
@@ -15,8 +17,8 @@ import type { Records, RolloutRecord } from "../../../trainer/records.ts";
 
 interface WorldRollout {
   readonly id: string;
-  readonly groupId: string | null;
-  readonly mode: "train" | "val";
+  groupId: string | null;
+  readonly mode: "train" | "val" | "live";
   readonly pin: string | null;
   readonly at: number;
   status: RolloutStatus;
@@ -107,12 +109,14 @@ export class World {
           if (!this.loaded.has(name)) throw new FulgurError("ERR_CHECKPOINT", `${name} does not answer`);
         },
       }),
-      openEngine: async () =>
-        this.#guarded(
-          "engine",
-          toyEngine(() => this.work()),
-        ),
+      openEngine: async ({ adapterDir }) => this.#guarded("engine", await toyEngine(() => this.work(), adapterDir)),
       emit: (event) => void this.events.push(event),
+      metrics: new RunMetrics({
+        journal: new MetricsJournal(runPaths(config).metrics),
+        sinks: [],
+        warn: (message) => void this.events.push({ event: "warning", message }),
+        clock: () => clock.ms,
+      }),
       now: () => (clock.ms += 1),
       pause: async (ms) => {
         signal.throwIfAborted();
@@ -136,6 +140,19 @@ export class World {
         rollout.dropReason = "agent_failed";
       }
     }
+  }
+
+  /** A user's session of the agent that has ended, answered by the routed version, with what feedback gave it. */
+  visit(reward: number | null): string {
+    const id = `live_${String(this.#created).padStart(4, "0")}`;
+    this.rollouts.set(id, {
+      ...newRollout(id, { groupId: null, mode: "live", pin: null, at: this.#created }),
+      status: "finished",
+      version: this.routeVersion,
+      reward,
+    });
+    this.#created += 1;
+    return id;
   }
 
   /** Each function counts against the fuse when it is called. */
@@ -162,30 +179,27 @@ export class World {
       createRollouts: async (rollouts) => {
         for (const { id, groupId = null, mode, pin = null } of rollouts) {
           if (mode === "live" || this.rollouts.has(id)) continue;
-          this.rollouts.set(id, {
-            id,
-            groupId,
-            mode,
-            pin,
-            at: this.#created,
-            status: "queued",
-            reward: null,
-            version: null,
-            disposition: null,
-            dropReason: null,
-            batch: null,
-          });
+          this.rollouts.set(id, newRollout(id, { groupId, mode, pin, at: this.#created }));
           this.#created += 1;
         }
         return { ids: rollouts.map((rollout) => rollout.id) };
       },
-      claimBatch: async ({ batchId, step, groups }) => {
+      claimBatch: async ({ batchId, step, groups, live }) => {
         for (const batch of this.batches.values()) {
           if (batch.step === step && batch.id !== batchId) throw new FulgurError("ERR_CONFLICT", "step taken");
         }
         const batch = this.batches.get(batchId) ?? { id: batchId, step, status: "claimed", version: null };
         if (batch.status !== "claimed") throw new FulgurError("ERR_CONFLICT", "batch is over");
         this.batches.set(batchId, batch);
+        if (live !== undefined) {
+          const free = this.#freeLive(live.versions);
+          const whole = Math.min(groups, Math.floor(free.length / live.groupSize)) * live.groupSize;
+          for (const [at, each] of free.slice(0, whole).entries()) {
+            each.batch = batchId;
+            each.groupId = `gr_live_${free[at - (at % live.groupSize)]?.id ?? ""}`;
+          }
+          return { batchId, rolloutIds: this.#of(batchId).map((each) => each.id) };
+        }
         const complete = this.#free().filter(([, members]) => members.every((each) => each.status === "finished"));
         for (const [, members] of complete.slice(0, groups)) for (const each of members) each.batch = batchId;
         return { batchId, rolloutIds: this.#of(batchId).map((each) => each.id) };
@@ -233,7 +247,14 @@ export class World {
         routeVersion: this.routeVersion,
         lastVersion: Math.max(...this.versions.keys()),
         baseArtifact: this.baseArtifact,
+        versions: [...this.versions].map(([version, { sha256 }]) => ({
+          version,
+          kind: version === 0 ? ("base" as const) : ("adapter" as const),
+          artifact: join(this.#dir, "policies", "toy", String(version)),
+          sha256,
+        })),
       }),
+      versionsInUse: async () => [this.routeVersion],
       run: async () => this.run,
       taskIds: async (_, split) => Array.from({ length: 5 }, (_, at) => `toy-${split}-${at}`),
       batch: async (id) => this.batches.get(id),
@@ -242,15 +263,20 @@ export class World {
         this.#free().map(([groupId, members]) => ({
           groupId,
           rolloutIds: members.map((each) => each.id),
-          open: members.filter((each) => each.status === "queued").length,
+          open: members.filter((each) => each.status === "queued").map((each) => each.id),
           finished: members.filter((each) => each.status === "finished").length,
         })),
+      countLive: async ({ versions }) => this.#freeLive(versions).length,
       lastGroupId: async () =>
         [...this.rollouts.values()]
-          .flatMap((each) => (each.groupId === null ? [] : [each.groupId]))
+          .flatMap((each) => (each.groupId === null || each.mode === "live" ? [] : [each.groupId]))
           .toSorted()
           .at(-1),
       batchRollouts: async (batchId) => this.#of(batchId).map(recordOf),
+      flatRollouts: async (batchId) =>
+        [...this.rollouts.values()]
+          .filter((each) => each.batch === batchId && each.dropReason === "zero_spread")
+          .map(recordOf),
       countStatuses: async (ids) => {
         const counts: Partial<Record<RolloutStatus, number>> = {};
         for (const id of ids) {
@@ -264,20 +290,58 @@ export class World {
           const rollout = this.rollouts.get(id);
           return rollout === undefined ? [] : [recordOf(rollout)];
         }),
+      fates: async (_, batchId) => {
+        const all = [...this.rollouts.values()];
+        return {
+          batchDropped: countReasons(all.filter((each) => each.batch === batchId)),
+          runFailed: countReasons(all.filter((each) => each.mode === "train" && each.status !== "finished")),
+          open: all.filter((each) => each.disposition === null).length,
+        };
+      },
       totals: async () => ({ rollouts: this.rollouts.size, calls: this.rollouts.size, dropped: {} }),
     };
   }
 
   #free(): [string, WorldRollout[]][] {
     const free = [...this.rollouts.values()].filter(
-      (each) => each.groupId !== null && each.disposition === null && each.batch === null,
+      (each) => each.mode !== "live" && each.groupId !== null && each.disposition === null && each.batch === null,
     );
     return [...Map.groupBy(free, (each) => each.groupId ?? "")];
+  }
+
+  #freeLive(versions: readonly number[]): WorldRollout[] {
+    return [...this.rollouts.values()].filter(
+      ({ mode, reward, disposition, batch, version }) =>
+        mode === "live" &&
+        reward !== null &&
+        disposition === null &&
+        batch === null &&
+        versions.includes(version ?? -1),
+    );
   }
 
   #of(batchId: string): WorldRollout[] {
     return [...this.rollouts.values()].filter((each) => each.batch === batchId && each.disposition !== "dropped");
   }
+}
+
+function newRollout(id: string, given: Pick<WorldRollout, "groupId" | "mode" | "pin" | "at">): WorldRollout {
+  return {
+    id,
+    ...given,
+    status: "queued",
+    reward: null,
+    version: null,
+    disposition: null,
+    dropReason: null,
+    batch: null,
+  };
+}
+
+function countReasons(rollouts: readonly WorldRollout[]): Partial<Record<DropReason, number>> {
+  const counts: Partial<Record<DropReason, number>> = {};
+  for (const { dropReason } of rollouts) if (dropReason !== null) counts[dropReason] = (counts[dropReason] ?? 0) + 1;
+  return counts;
 }
 
 /** What stands for the death of the process. */
@@ -289,6 +353,7 @@ function recordOf(rollout: WorldRollout): RolloutRecord {
   return {
     id,
     groupId: groupId ?? "",
+    taskId: "toy",
     status,
     reward,
     outcome: { status: 1, terminal: reward ?? 0, correctness: reward ?? 0, format: 1, tools: ["memory"] },
@@ -303,6 +368,7 @@ function recordOf(rollout: WorldRollout): RolloutRecord {
         policyVersion: version,
         trainable: true,
         toolCallIds: [],
+        finishReason: "stop",
         startedAt: 0,
         latencyMs: 1,
       },
@@ -311,10 +377,9 @@ function recordOf(rollout: WorldRollout): RolloutRecord {
 }
 
 /** An engine of one weight: the log-odds of token 3 against 4. It knows how many steps it has taken; rollouts go on meanwhile. */
-function toyEngine(onStep: () => void): Engine {
-  let weight = 0;
+async function toyEngine(onStep: () => void, adapterDir: string | undefined): Promise<Engine> {
+  let { weight, steps } = adapterDir === undefined ? { weight: 0, steps: 0 } : await readToy(join(adapterDir, ADAPTER));
   let gradient = 0;
-  let steps = 0;
   const scoresOf = (sample: Sample): TokenScores => {
     const chance = 1 / (1 + Math.exp(-weight));
     return {
@@ -325,7 +390,13 @@ function toyEngine(onStep: () => void): Engine {
     };
   };
   const engine = {
-    info: { name: "toy", precision: "fp32", method: "lora", parameters: { total: 1, trained: 1 } },
+    info: {
+      name: "toy",
+      precision: "fp32",
+      method: "lora",
+      parameters: { total: 1, trained: 1 },
+      architecture: { layers: 1, width: 1, heads: 1, kvHeads: 1, headSize: 1, feedForward: 1, vocab: 5 },
+    },
     score: async (samples: readonly Sample[]) => samples.map(scoresOf),
     backward: async (samples: readonly Sample[], cotangents: readonly { readonly dLogprobs: Float32Array }[]) => {
       const chance = 1 / (1 + Math.exp(-weight));
@@ -350,21 +421,26 @@ function toyEngine(onStep: () => void): Engine {
       await writeFile(join(dir, "weight.json"), JSON.stringify({ weight, steps }));
     },
     load: async (dir: string) => {
-      const kept: unknown = JSON.parse(await readFile(join(dir, "weight.json"), "utf8"));
-      if (typeof kept !== "object" || kept === null || !("weight" in kept) || !("steps" in kept))
-        throw new Error("torn");
-      weight = Number(kept.weight);
-      steps = Number(kept.steps);
+      ({ weight, steps } = await readToy(join(dir, "weight.json")));
     },
     exportAdapter: async (dir: string) => {
       await mkdir(dir, { recursive: true });
-      await writeFile(join(dir, "adapter_model.safetensors"), JSON.stringify({ weight, steps }));
+      await writeFile(join(dir, ADAPTER), JSON.stringify({ weight, steps }));
+      await writeFile(join(dir, "adapter_config.json"), JSON.stringify({ r: 16, lora_alpha: 32 }));
     },
     exportWeights: async () => {
       throw new Error("not a full model");
     },
     close: async () => undefined,
   };
-  // The toy has no architecture; the loop does not look at it.
+  // Of its architecture the toy has what operations are counted by.
   return engine as unknown as Engine;
+}
+
+const ADAPTER = "adapter_model.safetensors";
+
+async function readToy(path: string): Promise<{ weight: number; steps: number }> {
+  const kept: unknown = JSON.parse(await readFile(path, "utf8"));
+  if (typeof kept !== "object" || kept === null || !("weight" in kept) || !("steps" in kept)) throw new Error("torn");
+  return { weight: Number(kept.weight), steps: Number(kept.steps) };
 }

@@ -8,6 +8,7 @@ import { FulgurError } from "#shared/errors.ts";
 import type { Architecture } from "../../model/architecture.ts";
 import type { Tensor } from "../../model/safetensors.ts";
 import { linearPath, loraName } from "../lora.ts";
+import { VALUE_BIAS, VALUE_WEIGHT } from "../value-head.ts";
 import { type OperationAttributes, Tape, type Value } from "./autodiff.ts";
 import { GraphBuilder } from "./graph.ts";
 
@@ -22,7 +23,7 @@ export interface DecoderGraphOptions {
   readonly architecture: Architecture;
   readonly pass: Pass;
   readonly temperature: number;
-  /** Trained weights by name and shape; they are graph inputs under these names. */
+  /** Trained weights by name and shape; they are graph inputs under these names. A value head among them gives values. */
   readonly trained: ReadonlyMap<string, readonly number[]>;
   /** The other weights; they are constants of the graph. */
   readonly frozen: ReadonlyMap<string, Tensor>;
@@ -35,6 +36,8 @@ export interface DecoderGraph {
   readonly bytes: Uint8Array;
   readonly logprobs: string;
   readonly entropy: string;
+  /** Null without a value head. */
+  readonly values: string | null;
   /** Trained weight → output that holds its gradient. The embedding's holds only what comes through a tied head. */
   readonly gradients: ReadonlyMap<string, string>;
   /** Output with ∂L/∂(embedded token), [B·T, width]; null where the embedding is not trained. */
@@ -46,7 +49,8 @@ export interface DecoderGraph {
  * `tokens` int64 [B, T]; `rows` int64 [M, 1], the flat index b·T + t − 1 of the position before each target;
  * `targets` int64 [M, 1]; `mask` float [T·G, T], 0 where a query may look and −∞-like elsewhere;
  * `bounds` int64 [ATTENTION_BLOCKS + 1], where attention cuts time, rising from 0 to T;
- * `cos` and `sin` float [≥ T, D / 2]; and for backward `dLogprobs` [M, 1], `dEntropy` [M, 1].
+ * `cos` and `sin` float [≥ T, D / 2]; and for backward `dLogprobs` [M, 1], `dEntropy` [M, 1] and, with
+ * a value head, `dValues` [M, 1].
  */
 export function buildDecoderGraph(options: DecoderGraphOptions): DecoderGraph {
   const { architecture: a, pass, temperature, trained, frozen } = options;
@@ -195,12 +199,22 @@ export function buildDecoderGraph(options: DecoderGraphOptions): DecoderGraph {
   const [logprobs = "", entropy = ""] = tape.all("tokenScores", [logits, targets]);
   graph.output(logprobs, "float32", ["targets", 1]);
   graph.output(entropy, "float32", ["targets", 1]);
+  let values: Value | null = null;
+  if (trained.has(VALUE_WEIGHT)) {
+    values = tape.one("linear", [last, weight(VALUE_WEIGHT), weight(VALUE_BIAS)], {
+      inputs: a.width,
+      outputs: 1,
+      bias: 1,
+    });
+    graph.output(values, "float32", ["targets", 1]);
+  }
 
   const gradients = new Map<string, string>();
   let embeddedGradient: string | null = null;
   if (pass !== "score") {
     const seeds = new Map([[logprobs, graph.input("dLogprobs", "float32", ["targets", 1])]]);
     if (pass === "backward+entropy") seeds.set(entropy, graph.input("dEntropy", "float32", ["targets", 1]));
+    if (values !== null) seeds.set(values, graph.input("dValues", "float32", ["targets", 1]));
     const pulled = tape.gradients(seeds);
     for (const [name, shape] of trained) {
       const gradient = pulled.get(name);
@@ -211,5 +225,5 @@ export function buildDecoderGraph(options: DecoderGraphOptions): DecoderGraph {
       embeddedGradient = graph.output(gradient, "float32", ["rows", a.width]);
     }
   }
-  return { bytes: graph.toBytes(), logprobs, entropy, gradients, embedded: embeddedGradient };
+  return { bytes: graph.toBytes(), logprobs, entropy, values, gradients, embedded: embeddedGradient };
 }

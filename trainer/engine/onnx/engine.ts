@@ -5,11 +5,13 @@ import type { Cotangent, Engine, EngineInfo, Sample, StepOptions, StepReport, To
 import { mergeAdapter, writeAdapter, writeModel } from "../export.ts";
 import type { OnnxEngineOptions } from "../options.ts";
 import { Random } from "../random.ts";
+import { withoutValueHead } from "../value-head.ts";
 import { readCheckpoint, writeCheckpoint } from "./checkpoint.ts";
 import {
   checkSamples,
   dealMicrobatches,
   emptyScores,
+  type MicrobatchScores,
   type PlannedMicrobatch,
   planMicrobatches,
   scatterScores,
@@ -110,14 +112,15 @@ class OnnxEngine implements Engine {
       if (config.method.type !== "lora") {
         throw new FulgurError("ERR_CONFIG", "This engine trains full weights and has no adapter; use exportWeights.");
       }
-      await writeAdapter(dir, tensorsOf(store, store.weights), { method: config.method, base: config.modelDir });
+      const adapter = withoutValueHead(tensorsOf(store, store.weights));
+      await writeAdapter(dir, adapter, { method: config.method, base: config.modelDir });
     });
   }
 
   exportWeights(dir: string): Promise<void> {
     return this.#inTurn(async () => {
       const { config, store, frozen } = this.#prepared;
-      const trained = tensorsOf(store, store.weights);
+      const trained = withoutValueHead(tensorsOf(store, store.weights));
       const { method } = config;
       const layers = this.info.architecture.layers;
       const weights = method.type === "lora" ? mergeAdapter(frozen, trained, { method, layers }) : trained;
@@ -137,8 +140,9 @@ class OnnxEngine implements Engine {
     cotangents: readonly Cotangent[] | null,
   ): Promise<TokenScores[]> {
     const { config, setups } = this.#prepared;
-    checkSamples(samples, this.info.architecture, cotangents ?? undefined);
-    const scores = emptyScores(samples);
+    const { architecture, valueHead } = this.info;
+    checkSamples(samples, { ...architecture, valueHead }, cotangents ?? undefined);
+    const scores = emptyScores(samples, { valueHead });
     const plan = planMicrobatches(samples, cotangents, {
       maxTokens: config.maxTokensPerMicrobatch,
       replicas: setups.length,
@@ -163,11 +167,11 @@ class OnnxEngine implements Engine {
 }
 
 function scoresAt(
-  results: readonly (readonly { readonly logprobs: Float32Array; readonly entropy: Float32Array }[])[],
+  results: readonly (readonly MicrobatchScores[])[],
   planned: PlannedMicrobatch,
   hand: number,
   position: number,
-): { readonly logprobs: Float32Array; readonly entropy: Float32Array } {
+): MicrobatchScores {
   const scores = results[hand]?.[position];
   if (scores?.logprobs.length !== planned.sampleOf.length) {
     throw new FulgurError("ERR_INTERNAL", "An engine thread returned scores of another length than its batch.");

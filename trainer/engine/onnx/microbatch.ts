@@ -22,6 +22,16 @@ export interface Microbatch {
   readonly dLogprobs: Float32Array;
   /** [M]; null when no sample has a cotangent of its entropy. */
   readonly dEntropy: Float32Array | null;
+  /** [M]; zeros when no sample has a cotangent of its values, and unused without a value head. */
+  readonly dValues: Float32Array;
+}
+
+/** Scores of one batch's targets, [M] each. */
+export interface MicrobatchScores {
+  readonly logprobs: Float32Array;
+  readonly entropy: Float32Array;
+  /** Only with a value head. */
+  readonly values?: Float32Array;
 }
 
 /** A batch and where its targets came from. */
@@ -46,7 +56,7 @@ export interface PlanOptions {
  */
 export function checkSamples(
   samples: readonly Sample[],
-  limits: { readonly vocab: number; readonly contextTokens: number },
+  limits: { readonly vocab: number; readonly contextTokens: number; readonly valueHead?: boolean },
   cotangents?: readonly Cotangent[],
 ): void {
   const refuse = (i: number, what: string): never => {
@@ -71,9 +81,15 @@ export function checkSamples(
     }
     const cotangent = cotangents?.[i];
     if (cotangent === undefined) continue;
-    const entropyLength = cotangent.dEntropy?.length ?? length;
-    if (cotangent.dLogprobs.length !== length || entropyLength !== length) {
-      refuse(i, `its cotangents have ${cotangent.dLogprobs.length} and ${entropyLength} entries for ${length} tokens.`);
+    for (const name of ["dLogprobs", "dEntropy", "dValues"] as const) {
+      const entries = cotangent[name]?.length ?? length;
+      if (entries !== length) refuse(i, `its ${name} have ${entries} entries for ${length} tokens.`);
+    }
+    if (cotangent.dValues !== undefined && !limits.valueHead) {
+      throw new FulgurError(
+        "ERR_CONFIG",
+        `Sample ${i}: its values cannot be pulled, as this engine has no value head; open it with valueHead.`,
+      );
     }
   }
 }
@@ -118,10 +134,11 @@ export function dealMicrobatches(plan: readonly PlannedMicrobatch[], replicas: n
 }
 
 /** Scores of nothing yet, for each sample. */
-export function emptyScores(samples: readonly Sample[]): TokenScores[] {
+export function emptyScores(samples: readonly Sample[], { valueHead = false } = {}): TokenScores[] {
   return samples.map(({ tokens }) => ({
     logprobs: new Float32Array(tokens.length),
     entropy: new Float32Array(tokens.length),
+    ...(valueHead ? { values: new Float32Array(tokens.length) } : {}),
   }));
 }
 
@@ -129,7 +146,7 @@ export function emptyScores(samples: readonly Sample[]): TokenScores[] {
 export function scatterScores(
   into: readonly TokenScores[],
   planned: PlannedMicrobatch,
-  scores: { readonly logprobs: Float32Array; readonly entropy: Float32Array },
+  scores: MicrobatchScores,
 ): void {
   for (const [m, sample] of planned.sampleOf.entries()) {
     const position = planned.positionOf[m] ?? 0;
@@ -137,6 +154,7 @@ export function scatterScores(
     if (target === undefined) continue;
     target.logprobs[position] = scores.logprobs[m] ?? NaN;
     target.entropy[position] = scores.entropy[m] ?? NaN;
+    if (target.values !== undefined) target.values[position] = scores.values?.[m] ?? NaN;
   }
 }
 
@@ -166,6 +184,7 @@ function pack(
   const positionOf: number[] = [];
   const dLogprobs: number[] = [];
   const dEntropy: number[] = [];
+  const dValues: number[] = [];
   let hasEntropy = false;
   for (const [b, i] of members.entries()) {
     const sample = samples[i];
@@ -182,6 +201,7 @@ function pack(
       positionOf.push(t);
       dLogprobs.push(cotangent?.dLogprobs[t] ?? 0);
       dEntropy.push(cotangent?.dEntropy?.[t] ?? 0);
+      dValues.push(cotangent?.dValues?.[t] ?? 0);
     }
   }
   return {
@@ -193,6 +213,7 @@ function pack(
       targets: BigInt64Array.from(targets, (target) => BigInt(target)),
       dLogprobs: Float32Array.from(dLogprobs),
       dEntropy: hasEntropy ? Float32Array.from(dEntropy) : null,
+      dValues: Float32Array.from(dValues),
     },
     sampleOf: Int32Array.from(sampleOf),
     positionOf: Int32Array.from(positionOf),

@@ -3,8 +3,8 @@
 import { Worker } from "node:worker_threads";
 import { type ErrorCode, FulgurError, messageOf } from "#shared/errors.ts";
 import type { Pass } from "./decoder-graph.ts";
-import type { Microbatch } from "./microbatch.ts";
-import type { MicrobatchScores, ReplicaSetup, UpdateOptions } from "./replica.ts";
+import type { Microbatch, MicrobatchScores } from "./microbatch.ts";
+import type { ReplicaSetup, UpdateOptions } from "./replica.ts";
 
 /** What a replica can be asked. */
 export type ReplicaRequest =

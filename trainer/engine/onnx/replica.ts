@@ -10,8 +10,9 @@ import { type Architecture, ropeTables } from "../../model/architecture.ts";
 import type { Tensor as HostTensor } from "../../model/safetensors.ts";
 import type { OptimizerConfig } from "../options.ts";
 import { adamw } from "./adamw.ts";
+import { rateFactor } from "../value-head.ts";
 import { ATTENTION_BLOCKS, buildDecoderGraph, type DecoderGraph, type Pass } from "./decoder-graph.ts";
-import type { Microbatch } from "./microbatch.ts";
+import type { Microbatch, MicrobatchScores } from "./microbatch.ts";
 import { Muon, usesMuon } from "./muon.ts";
 import { type ParameterSlot, type ParameterStore, view } from "./parameters.ts";
 import { openSession, Tensor } from "./runtime.ts";
@@ -29,12 +30,6 @@ export interface ReplicaSetup {
   readonly index: number;
   /** Parameters whose sums and updates are this replica's work. */
   readonly owned: readonly ParameterSlot[];
-}
-
-/** Scores of one microbatch's targets, [M] each. */
-export interface MicrobatchScores {
-  readonly logprobs: Float32Array;
-  readonly entropy: Float32Array;
 }
 
 /** One step's numbers, the same for every replica. */
@@ -97,11 +92,12 @@ export class Replica {
 
   /** Adds one batch's gradient to this replica's buffer. */
   async backward(microbatch: Microbatch): Promise<MicrobatchScores> {
-    const { batch, time, tokens, dLogprobs, dEntropy } = microbatch;
+    const { batch, time, tokens, dLogprobs, dEntropy, dValues } = microbatch;
     const { session, graph } = await this.#load(dEntropy === null ? "backward" : "backward+entropy");
     const feeds = this.#feeds(microbatch);
     feeds["dLogprobs"] = new Tensor("float32", dLogprobs, [dLogprobs.length, 1]);
     if (dEntropy !== null) feeds["dEntropy"] = new Tensor("float32", dEntropy, [dEntropy.length, 1]);
+    if (graph.values !== null) feeds["dValues"] = new Tensor("float32", dValues, [dValues.length, 1]);
     const results = await session.run(feeds);
     for (const [name, output] of graph.gradients) {
       const sum = this.#gradients.get(name);
@@ -139,7 +135,7 @@ export class Replica {
 
   /** Moves the owned parameters against their reduced gradient and zeroes their gradients everywhere. */
   async update({ learningRate, gradientScale, step }: UpdateOptions): Promise<void> {
-    const { owned, store, optimizer } = this.#setup;
+    const { architecture, owned, store, optimizer } = this.#setup;
     const [total] = store.gradients;
     if (total === undefined) return;
     for (const slot of owned) {
@@ -156,7 +152,8 @@ export class Replica {
       } else {
         const rate = optimizer.type === "muon" ? learningRate * optimizer.adamwRate : learningRate;
         const { beta1, beta2, epsilon } = optimizer;
-        adamw(arrays, { learningRate: rate, beta1, beta2, epsilon, weightDecay, step, gradientScale });
+        const own = rate * rateFactor(slot.name, architecture.width);
+        adamw(arrays, { learningRate: own, beta1, beta2, epsilon, weightDecay, step, gradientScale });
       }
       for (const gradient of store.gradients) view(gradient, slot).fill(0);
     }
@@ -226,7 +223,11 @@ export class Replica {
 const EMPTY = new Uint8Array();
 
 function scoresOf(results: InferenceSession.OnnxValueMapType, graph: DecoderGraph): MicrobatchScores {
-  return { logprobs: floats(results, graph.logprobs), entropy: floats(results, graph.entropy) };
+  return {
+    logprobs: floats(results, graph.logprobs),
+    entropy: floats(results, graph.entropy),
+    ...(graph.values === null ? {} : { values: floats(results, graph.values) }),
+  };
 }
 
 function floats(results: InferenceSession.OnnxValueMapType, name: string): Float32Array {

@@ -9,6 +9,7 @@ import type { EngineInfo } from "../contract.ts";
 import { initialLora, loraShapes, loraTargets } from "../lora.ts";
 import { type OnnxEngineConfig, type OnnxEngineOptions, onnxEngineOptionsSchema } from "../options.ts";
 import { Random } from "../random.ts";
+import { initialValueHead } from "../value-head.ts";
 import { createParameterStore, dealSlots, type ParameterStore } from "./parameters.ts";
 import type { ReplicaSetup } from "./replica.ts";
 
@@ -46,7 +47,7 @@ export async function prepare(options: OnnxEngineOptions): Promise<Prepared> {
   const shapes = weightShapes(architecture);
   const base = await readModelWeights(modelDir, shapes);
   const random = Random.seeded(method.type === "lora" ? method.seed : 0);
-  let trained = base;
+  let trained: ReadonlyMap<string, Tensor> = base;
   if (method.type === "lora") {
     const adapterShapes = loraShapes(architecture, shapes, method);
     trained =
@@ -54,6 +55,7 @@ export async function prepare(options: OnnxEngineOptions): Promise<Prepared> {
         ? initialLora(adapterShapes, random)
         : await readTensors(join(method.adapterDir, "adapter_model.safetensors"), adapterShapes);
   }
+  if (config.valueHead) trained = new Map([...trained, ...initialValueHead(architecture.width)]);
   const frozen: ReadonlyMap<string, Tensor> = method.type === "lora" ? shared(base) : new Map();
   const store = createParameterStore(trained, replicas);
   const setups = dealSlots(store.slots, replicas).map((owned, index) => ({
@@ -72,6 +74,7 @@ export async function prepare(options: OnnxEngineOptions): Promise<Prepared> {
     name: "onnx",
     precision: "fp32",
     method: method.type,
+    valueHead: config.valueHead,
     architecture,
     parameters: { total: method.type === "lora" ? trainedCount + sizeOf(base) : trainedCount, trained: trainedCount },
   };
@@ -80,14 +83,15 @@ export async function prepare(options: OnnxEngineOptions): Promise<Prepared> {
 
 function identityOf(config: OnnxEngineConfig, info: EngineInfo, frozen: ReadonlyMap<string, Tensor>): string {
   const { family, layers, width, vocab } = info.architecture;
-  const { method, optimizer } = config;
+  const { method, optimizer, valueHead } = config;
   const model = `${family} ${layers}x${width} vocab ${vocab}`;
-  if (method.type === "full") return `${model}, full weights, ${optimizer.type}`;
+  const trainer = valueHead ? `${optimizer.type}, value head` : optimizer.type;
+  if (method.type === "full") return `${model}, full weights, ${trainer}`;
   // An adapter means nothing on other base weights, whatever their shapes.
   const hash = createHash("sha256");
   for (const { data } of frozen.values()) hash.update(new Uint8Array(data.buffer, data.byteOffset, data.byteLength));
   const base = hash.digest("hex").slice(0, 16);
-  return `${model}, base ${base}, lora rank ${method.rank} alpha ${method.alpha} on ${loraTargets(method).join("+")}, ${optimizer.type}`;
+  return `${model}, base ${base}, lora rank ${method.rank} alpha ${method.alpha} on ${loraTargets(method).join("+")}, ${trainer}`;
 }
 
 /** Copies weights into memory that worker threads share, once for all of them. */

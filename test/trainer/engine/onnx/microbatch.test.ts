@@ -19,7 +19,10 @@ test("a batch ends at the last target, pads with 0 and points at the position be
     sampleOf([9, 10, 11], [0, 0, 0]),
     sampleOf([1, 2, 3, 4], [0, 0, 1, 1]),
   ];
-  const cotangents = samples.map(({ tokens }) => ({ dLogprobs: Float32Array.from(tokens, (token) => token / 10) }));
+  const cotangents = samples.map(({ tokens }) => ({
+    dLogprobs: Float32Array.from(tokens, (token) => token / 10),
+    dValues: Float32Array.from(tokens),
+  }));
   const [planned, ...others] = planMicrobatches(samples, cotangents, { maxTokens: 100, replicas: 1 });
   expect(others).toEqual([]);
   expect(planned).toEqual({
@@ -31,6 +34,7 @@ test("a batch ends at the last target, pads with 0 and points at the position be
       targets: BigInt64Array.of(3n, 4n, 6n),
       dLogprobs: Float32Array.of(0.3, 0.4, 0.6),
       dEntropy: null,
+      dValues: Float32Array.of(3, 4, 6),
     },
     sampleOf: Int32Array.of(2, 2, 0),
     positionOf: Int32Array.of(2, 3, 1),
