@@ -73,7 +73,7 @@ async function help(): Promise<void> {
 
 /** Its name, its flags and what it measures. */
 function line({ name, about = "", options = {} }: Benchmark): string {
-  const flags = Object.keys(options).map((flag) => `[--${flag} N]`);
+  const flags = Object.keys(options).map((flag) => `[--${flag} ${flag === "case" ? "NAME" : "N"}]`);
   return `  ${[name, ...flags].join(" ").padEnd(36)} ${about}`;
 }
 

@@ -7,7 +7,7 @@ import { sql } from "drizzle-orm";
 import { startTestEdge, type TestEdge } from "../test/support/edge.ts";
 import { descendantsOf } from "../test/support/processes.ts";
 import { openLoop, type OpenLoopResult } from "./ingest-parts/open-loop.ts";
-import { cpuSeconds, residentMiB } from "./ingest-parts/process-figures.ts";
+import { watchProcesses } from "./ingest-parts/process-figures.ts";
 import type { BenchResult } from "./result.ts";
 
 /**
@@ -26,7 +26,6 @@ const ROLLOUTS = 128;
 /** Before the clock starts, compilers and caches warm up: at a quarter of the rate, then at all of it. */
 const LEAD_IN_MS = 4000;
 const DIRECT_MS = 5000;
-const SAMPLE_MS = 2000;
 
 export interface SustainedBenchResult extends BenchResult {
   /** What was asked for, and the answers with status 200 a second. */
@@ -103,55 +102,6 @@ export async function run(flags: Readonly<Record<string, unknown>>): Promise<Sus
 
 function answered({ statuses }: OpenLoopResult): number {
   return statuses.get(200) ?? 0;
-}
-
-type Figures = {
-  readonly process: string;
-  readonly "MiB at start": number;
-  readonly "MiB at end": number;
-  readonly "MiB a minute": number;
-  readonly cores: number;
-};
-
-/** Looks at some processes' memory until it is stopped. */
-function watchProcesses(pids: Readonly<Record<string, number>>): { stop(): Figures[] } {
-  const startedAt = performance.now();
-  const watched = Object.entries(pids).map(([process, pid]) => ({
-    process,
-    pid,
-    cpuBefore: cpuSeconds(pid),
-    samples: [] as { readonly minute: number; readonly mib: number }[],
-  }));
-  const look = (): void => {
-    const minute = (performance.now() - startedAt) / 60_000;
-    for (const { pid, samples } of watched) samples.push({ minute, mib: residentMiB(pid) });
-  };
-  look();
-  const timer = setInterval(look, SAMPLE_MS);
-  return {
-    stop() {
-      clearInterval(timer);
-      look();
-      const seconds = (performance.now() - startedAt) / 1000;
-      return watched.map(({ process, pid, cpuBefore, samples }) => ({
-        process,
-        "MiB at start": samples[0]?.mib ?? 0,
-        "MiB at end": samples.at(-1)?.mib ?? 0,
-        "MiB a minute": slope(samples.slice(Math.floor(samples.length / 2))),
-        cores: (cpuSeconds(pid) - cpuBefore) / seconds,
-      }));
-    },
-  };
-}
-
-/** Of the least-squares line. */
-function slope(samples: readonly { readonly minute: number; readonly mib: number }[]): number {
-  const mean = (of: (sample: (typeof samples)[number]) => number): number =>
-    samples.reduce((sum, sample) => sum + of(sample), 0) / samples.length;
-  const [minute, mib] = [mean((sample) => sample.minute), mean((sample) => sample.mib)];
-  const over = samples.reduce((sum, sample) => sum + (sample.minute - minute) * (sample.mib - mib), 0);
-  const under = samples.reduce((sum, sample) => sum + (sample.minute - minute) ** 2, 0);
-  return under === 0 ? 0 : over / under;
 }
 
 function pidOf(command: string): number {

@@ -6,7 +6,8 @@ import type { Cotangent, Engine, Sample } from "../trainer/engine/contract.ts";
 import { createOnnxEngine } from "../trainer/engine/onnx/engine.ts";
 import { Random } from "../trainer/engine/random.ts";
 import type { BenchResult } from "./result.ts";
-import { type Shape, writeRandomLlama } from "./train-parts/model.ts";
+import { CASE_FLAGS, chosenCases, chosenRounds } from "./train-parts/flags.ts";
+import { FIVE_MILLION, type Shape, writeRandomLlama } from "./train-parts/model.ts";
 import { INSTALL_TORCH, startTorch, type TorchPeer } from "./train-parts/torch.ts";
 
 /**
@@ -15,20 +16,14 @@ import { INSTALL_TORCH, startTorch, type TorchPeer } from "./train-parts/torch.t
  */
 
 export const name = "train";
+export const about = "forward and backward against PyTorch eager";
+export const options = CASE_FLAGS;
 
 const THREADS = 2;
 const ROUNDS = 9;
 /** PyTorch's threads spin on for a moment after their last work, and would slow down whoever comes next. */
 const PAUSE_MS = 300;
 
-const FIVE_MILLION: Shape = {
-  hidden_size: 256,
-  intermediate_size: 704,
-  num_hidden_layers: 6,
-  num_attention_heads: 8,
-  num_key_value_heads: 4,
-  vocab_size: 512,
-};
 /** The size of the built-in model, with a batch as RL makes them. */
 const ONE_MILLION: Shape = {
   hidden_size: 144,
@@ -40,6 +35,8 @@ const ONE_MILLION: Shape = {
 };
 
 interface Case {
+  /** For `--case`. */
+  readonly key: string;
   readonly title: string;
   readonly shape: Shape;
   readonly method: "full" | "lora";
@@ -53,6 +50,7 @@ interface Case {
 
 const CASES: readonly Case[] = [
   {
+    key: "full",
     title: "5 M, full weights, 16×256",
     shape: FIVE_MILLION,
     method: "full",
@@ -62,6 +60,7 @@ const CASES: readonly Case[] = [
     bf16: true,
   },
   {
+    key: "lora",
     title: "5 M, LoRA rank 16, 16×256",
     shape: FIVE_MILLION,
     method: "lora",
@@ -71,6 +70,7 @@ const CASES: readonly Case[] = [
     bf16: false,
   },
   {
+    key: "small",
     title: "1 M, full weights, 32×190, 20% targets",
     shape: ONE_MILLION,
     method: "full",
@@ -82,19 +82,21 @@ const CASES: readonly Case[] = [
 ];
 
 /** Runs the benchmark; `ratio` is the first case's, float32 on both sides. */
-export async function run(): Promise<BenchResult> {
+export async function run(flags: Readonly<Record<string, unknown>>): Promise<BenchResult> {
+  const cases = chosenCases(CASES, flags);
+  const rounds = chosenRounds(flags, ROUNDS);
   const dir = await mkdtemp(join(tmpdir(), "fulgur-bench-train-"));
   const torch = startTorch(THREADS);
   try {
     const table: Record<string, unknown>[] = [];
-    for (const [i, case_] of CASES.entries()) table.push(await measure(case_, join(dir, String(i)), torch));
+    for (const each of cases) table.push(await measure(each, { dir: join(dir, each.key), torch, rounds }));
     const headline = table[0]?.["ratio"];
     return {
       name,
       ratio: typeof headline === "number" ? headline : null,
       table,
       notes: [
-        `Tokens/s of forward + backward, ${THREADS} threads of ${availableParallelism()} processors, medians of ${ROUNDS} rounds in turns, ratios too (each of one round); ours in float32.`,
+        `Tokens/s of forward + backward, ${THREADS} threads of ${availableParallelism()} processors, medians of ${rounds} rounds in turns, ratios too (each of one round); ours in float32.`,
         torch === null
           ? `PyTorch is not installed: ${INSTALL_TORCH} (or set PYTHON to an interpreter that has it).`
           : `PyTorch ${torch.version} eager, transformers, SDPA attention; bf16 is its autocast, run only on processors with bf16 units; ONNX Runtime's CPU kernels have none of it.`,
@@ -106,7 +108,13 @@ export async function run(): Promise<BenchResult> {
   }
 }
 
-async function measure(case_: Case, dir: string, torch: TorchPeer | null): Promise<Record<string, unknown>> {
+interface World {
+  readonly dir: string;
+  readonly torch: TorchPeer | null;
+  readonly rounds: number;
+}
+
+async function measure(case_: Case, { dir, torch, rounds }: World): Promise<Record<string, unknown>> {
   const parameters = await writeRandomLlama(dir, case_.shape);
   const engine = await createOnnxEngine({ modelDir: dir, method: { type: case_.method }, threads: THREADS });
   try {
@@ -120,7 +128,7 @@ async function measure(case_: Case, dir: string, torch: TorchPeer | null): Promi
     const times = { ours: [] as number[], torch: [] as number[], bf16: [] as number[] };
     let bf16 = case_.bf16;
     // The first round opens sessions and loads models.
-    for (let round = 0; round <= ROUNDS; round++) {
+    for (let round = 0; round <= rounds; round++) {
       const ours = await oursOnce(engine, samples, cotangents);
       if (round > 0) times.ours.push(ours.ms);
       await pause(PAUSE_MS);

@@ -1,16 +1,18 @@
 import { join } from "node:path";
 import type { EdgeClient } from "#shared/client.ts";
 import { FulgurError } from "#shared/errors.ts";
+import { shardOf, type Placement } from "#shared/shards.ts";
 import { mintToken } from "#shared/tokens.ts";
 import { makeBaseVersion, type BaseVersion } from "./base-version.ts";
 import { ownClient, TENANT } from "./edge-access.ts";
 import { ensureKeys, type Keys } from "./keys.ts";
 import { LOCAL_TASKS, type LocalTask } from "./local-tasks.ts";
-import type { Part } from "./part.ts";
+import { storePartName, type Part } from "./part.ts";
 import { edgePart } from "./parts/edge.ts";
 import { inferencePart } from "./parts/inference.ts";
 import { startStore } from "./parts/store.ts";
 import { localUrl, type Ports } from "./ports.ts";
+import { homesOf, requireEveryShard, storeDir } from "./shards.ts";
 import type { StateDir } from "./state.ts";
 import type { Supervisor } from "./supervisor.ts";
 
@@ -27,60 +29,75 @@ export interface Installation {
   readonly keys: Keys;
   readonly base: BaseVersion;
   readonly client: EdgeClient;
+  /** `store` is the shard that the local tenant lives in. */
   readonly urls: { readonly store: string; readonly inference: string; readonly edge: string };
 }
 
 /**
  * Starts store, inference and edge (with the agents) side by side, all supervised. None needs another one to start:
- * the edge keeps its first records itself until the store answers.
+ * the edge keeps its first records itself until the store answers. Only where there are several shards it waits for them,
+ * to be told who lives where.
  */
 export async function startInstallation(options: InstallationOptions): Promise<Installation> {
   const { state, ports, task, supervisor, onListening } = options;
   const keys = await ensureKeys(state.keys);
   const base = await makeBaseVersion({ policy: task.policy, model: task.model, policies: state.policies });
-  const urls = { store: localUrl(ports.store), inference: localUrl(ports.inference), edge: localUrl(ports.edge) };
+  const storePorts = [ports.store, ...(ports.moreStores ?? [])];
+  await requireEveryShard(state, storePorts.length);
 
   const run = async (part: Part): Promise<void> => {
     const startedAt = performance.now();
     const { first } = await supervisor.run(part);
     onListening(part.name, first.url ?? "", performance.now() - startedAt);
   };
-  await Promise.all([
-    run({
-      name: "store",
-      logPath: join(state.logs, "store.log"),
-      probeEveryMs: 5_000, // the probe writes
-      start: () =>
-        startStore({
-          dir: state.store,
-          port: ports.store,
-          keys: keys.store,
-          logPath: join(state.logs, "store.log"),
-        }),
+  const storeUrls = storePorts.map(localUrl);
+  const inferenceUrl = localUrl(ports.inference);
+  const edgeUrl = localUrl(ports.edge);
+  const stores = Promise.all(
+    storePorts.map((port, shard) => {
+      const name = storePartName(shard);
+      const logPath = join(state.logs, `${name}.log`);
+      return run({
+        name,
+        logPath,
+        probeEveryMs: 5_000, // the probe writes
+        start: () => startStore({ name, dir: storeDir(state, shard), port, keys: keys.store, logPath }),
+      });
     }),
-    // The copy under the state, not the checkout's model: the versions of this state are adapters of exactly that one.
-    run(
-      inferencePart({
-        port: ports.inference,
-        model: base.artifact,
-        adapterDir: state.policies,
-        // Read when the first token comes, which the edge itself sends.
-        jwks: `${urls.edge}/.well-known/jwks.json`,
-        logDir: state.logs,
-      }),
-    ),
-    run(
+  );
+  const inference = run(
+    inferencePart({
+      port: ports.inference,
+      // The copy under the state, not the checkout's model: the versions of this state are adapters of exactly that one.
+      model: base.artifact,
+      adapterDir: state.policies,
+      // Read when the first token comes, which the edge itself sends.
+      jwks: `${edgeUrl}/.well-known/jwks.json`,
+      logDir: state.logs,
+    }),
+  );
+  const edge = async (): Promise<Placement> => {
+    const placement = { shards: storeUrls.length, homes: {} };
+    if (storeUrls.length > 1) {
+      await stores;
+      placement.homes = await homesOf(storeUrls.map((url) => ({ url, token: keys.store.readToken })));
+    }
+    await run(
       edgePart({
         port: ports.edge,
         stateDir: state.edge,
         logDir: state.logs,
-        storeUrl: urls.store,
-        inferenceUrl: urls.inference,
+        storeUrls,
+        storeHomes: placement.homes,
+        inferenceUrl,
         keys,
         agents: Object.fromEntries(Object.values(LOCAL_TASKS).map(({ agent, agentConfig }) => [agent, agentConfig])),
       }),
-    ),
-  ]);
+    );
+    return placement;
+  };
+  const [placement] = await Promise.all([edge(), stores, inference]);
+  const urls = { store: storeUrls[shardOf(TENANT, placement)] ?? "", inference: inferenceUrl, edge: edgeUrl };
   return { keys, base, urls, client: ownClient(urls.edge, keys.edge, "admin") };
 }
 

@@ -1,4 +1,5 @@
 import { Command, CommanderError } from "commander";
+import { ablateCommand } from "./commands/ablate.ts";
 import { agentsCommand } from "./commands/agents.ts";
 import { algorithmsCommand } from "./commands/algorithms.ts";
 import { auditCommand } from "./commands/audit.ts";
@@ -8,6 +9,7 @@ import { pricesCommand } from "./commands/prices.ts";
 import { providersCommand } from "./commands/providers.ts";
 import { rewardsCommand } from "./commands/rewards.ts";
 import { rolloutsCommand } from "./commands/rollouts.ts";
+import { shardsCommand } from "./commands/shards.ts";
 import { startCommand } from "./commands/start.ts";
 import { subjectsCommand } from "./commands/subjects.ts";
 import { tenantCommand } from "./commands/tenant.ts";
@@ -28,6 +30,7 @@ const commands = [
   keysCommand(),
   agentsCommand(),
   algorithmsCommand(),
+  ablateCommand(),
   providersCommand(),
   rolloutsCommand(),
   rewardsCommand(),
@@ -36,6 +39,7 @@ const commands = [
   tenantCommand(),
   subjectsCommand(),
   auditCommand(),
+  shardsCommand(),
   doctorCommand(),
 ];
 for (const command of commands) {

@@ -5,7 +5,13 @@ import { open } from "node:fs/promises";
 import { createInterface } from "node:readline";
 import { FulgurError } from "#shared/errors.ts";
 
-export type PartName = "store" | "inference" | "edge" | "trainer";
+export type PartName = StorePartName | "inference" | "edge" | "trainer";
+export type StorePartName = "store" | `store-${number}`;
+
+/** A shard's server, its folder and its log bear this name; the first has the one that it has alone. */
+export function storePartName(shard: number): StorePartName {
+  return shard === 0 ? "store" : `store-${shard}`;
+}
 
 /** One of the processes of an installation, as the supervisor knows it. */
 export interface Part {
@@ -13,8 +19,8 @@ export interface Part {
   readonly logPath: string;
   /** Resolves once it answers. */
   start(): Promise<RunningPart>;
-  /** An end with code 0 is its purpose, not a crash. */
-  readonly endsByItself?: boolean;
+  /** Exit codes that it ends with by itself: its purpose, not a crash. */
+  readonly finalCodes?: readonly number[];
   readonly probeEveryMs?: number;
 }
 

@@ -1,23 +1,29 @@
 import { readFile, readdir, readlink } from "node:fs/promises";
 import { createServer } from "node:net";
 import { FulgurError } from "#shared/errors.ts";
+import { storePartName } from "./part.ts";
 
 export const DEFAULT_PORT_BASE = 8787;
 const HOST = "127.0.0.1";
 
-/** Where the parts listen on one machine: three neighbouring ports of the loopback address. */
+/** Where the parts listen on one machine: three neighbouring ports of the loopback address, one more for each more shard. */
 export interface Ports {
   readonly edge: number;
   readonly inference: number;
   readonly store: number;
+  /** Of the store's shards but the first. */
+  readonly moreStores?: readonly number[];
 }
 
-/** @throws FulgurError ERR_CONFIG when one of the three would not be a port */
-export function portsFrom(base: number): Ports {
-  if (!Number.isInteger(base) || base < 1024 || base > 65_533) {
-    throw new FulgurError("ERR_CONFIG", `--port-base takes a port from 1024 to 65533, got ${base}`);
+/** @throws FulgurError ERR_CONFIG when one of them would not be a port */
+export function portsFrom(base: number, shards = 1): Ports {
+  const last = 65_534 - shards;
+  if (!Number.isInteger(base) || base < 1024 || base > last) {
+    throw new FulgurError("ERR_CONFIG", `--port-base takes a port from 1024 to ${last}, got ${base}`);
   }
-  return { edge: base, inference: base + 1, store: base + 2 };
+  const ports = { edge: base, inference: base + 1, store: base + 2 };
+  if (shards === 1) return ports;
+  return { ...ports, moreStores: Array.from({ length: shards - 1 }, (_, at) => base + 3 + at) };
 }
 
 /** `http://127.0.0.1:8787` */
@@ -26,17 +32,18 @@ export function localUrl(port: number): string {
 }
 
 /**
- * Tries all three ports, so that a taken one is one clear sentence before anything has started.
+ * Tries all ports, so that a taken one is one clear sentence before anything has started.
  * @throws FulgurError ERR_PORT_TAKEN naming the port, its holder where the platform tells, and the way round
  */
-export async function requireFreePorts(ports: Ports): Promise<void> {
-  for (const [part, port] of Object.entries(ports)) {
+export async function requireFreePorts({ moreStores = [], ...ports }: Ports): Promise<void> {
+  const shards = moreStores.map((port, at): [string, number] => [storePartName(at + 1), port]);
+  for (const [part, port] of [...Object.entries(ports), ...shards]) {
     if (await isFree(port)) continue;
     const holder = await holderOf(port);
     throw new FulgurError(
       "ERR_PORT_TAKEN",
       `port ${port}, where the ${part} listens, is taken${holder === undefined ? "" : ` by process ${holder}`}; ` +
-        `stop that, or move all three ports with --port-base`,
+        `stop that, or move all ports with --port-base`,
     );
   }
 }

@@ -3,9 +3,11 @@ import { FulgurError } from "#shared/errors.ts";
 import type { StartFlags } from "./commands/start.ts";
 import { proveBaseVersion, seedTask, startInstallation, type Installation } from "./installation.ts";
 import { LOCAL_TASKS, type LocalTask } from "./local-tasks.ts";
+import { PAUSED } from "./parts/trainer.ts";
 import { localUrl, portsFrom, requireFreePorts } from "./ports.ts";
 import { startReaper } from "./reaper.ts";
 import { chooseRun, currentRunSchema, type CurrentRun } from "./run-choice.ts";
+import { shardsOf } from "./shards.ts";
 import { claimStateDir, makeStateDir, readJson, stateDir, type StateDir } from "./state.ts";
 import { stopSignal } from "./stop-signal.ts";
 import { createSupervisor } from "./supervisor.ts";
@@ -13,7 +15,7 @@ import { createScreen, type Screen } from "./terminal/screen.ts";
 import { supervisorLine } from "./terminal/supervisor-line.ts";
 import type { Summary } from "./terminal/summary.ts";
 import { readSummary, train } from "./train.ts";
-import { checkSettings, givenSettings } from "./trainer-flags.ts";
+import { checkAlgorithm, checkSettings, givenSettings } from "./trainer-flags.ts";
 
 /**
  * Runs the installation until its work is done (`--exit`), a signal asks it to stop, or a part was given up.
@@ -23,9 +25,9 @@ export async function start(flags: StartFlags): Promise<void> {
   const task = LOCAL_TASKS[flags.task];
   if (task === undefined) throw new FulgurError("ERR_CONFIG", `there is no task ${flags.task}`);
   const settings = givenSettings(flags);
-  checkSettings(settings);
-  const ports = portsFrom(flags.portBase);
+  await checkAlgorithm(settings);
   const state = stateDir(flags.stateDir);
+  const ports = portsFrom(flags.portBase, flags.shards ?? (await shardsOf(state)));
   await makeStateDir(state);
   const release = await claimStateDir(state, localUrl(ports.edge));
 
@@ -58,8 +60,19 @@ export async function start(flags: StartFlags): Promise<void> {
     await seed({ task, installation, screen, valTasks: evalTasks });
     screen.line(`  ${"page".padEnd(10)} ${screen.style.bold(`${installation.urls.edge}/`)}`);
     screen.line();
-    if (choice !== undefined)
-      await train({ choice, taskName: flags.task, task, settings, state, installation, supervisor, screen });
+    if (choice !== undefined) {
+      const outcome = await train({
+        choice,
+        taskName: flags.task,
+        task,
+        settings,
+        state,
+        installation,
+        supervisor,
+        screen,
+      });
+      if (flags.exit && outcome === "paused") process.exitCode = PAUSED;
+    }
     if (flags.exit) return;
     screen.line(
       `serving: ${installation.urls.edge}/ (page), ${installation.urls.edge}/v1 (for any LLM SDK; a key comes from ` +

@@ -21,8 +21,8 @@ export interface SupervisorOptions {
 
 export interface Supervised {
   readonly first: RunningPart;
-  /** Resolves when a part that ends by itself has done so with code 0. */
-  readonly finished: Promise<void>;
+  /** Resolves when a part that ends by itself has done so, with the code. */
+  readonly finished: Promise<number>;
 }
 
 export interface Supervisor {
@@ -40,7 +40,8 @@ interface Kept {
   /** The start that is under way or was the last; it may reject. */
   starting: Promise<RunningPart> | undefined;
   running: RunningPart | undefined;
-  over: boolean;
+  /** The code that it ended with by itself. */
+  finalCode: number | undefined;
 }
 
 /**
@@ -88,8 +89,8 @@ export function createSupervisor(options: SupervisorOptions): Supervisor {
     for (;;) {
       const end = await endOf(part, running);
       if (stopped.signal.aborted) return;
-      if (part.endsByItself === true && end.code === 0) {
-        entry.over = true;
+      if (end.code !== null && part.finalCodes?.includes(end.code) === true) {
+        entry.finalCode = end.code;
         return;
       }
       // Each failed start counts as a crash too.
@@ -145,13 +146,13 @@ export function createSupervisor(options: SupervisorOptions): Supervisor {
   return {
     failed: failure.promise,
     async run(part) {
-      const entry: Kept = { starting: undefined, running: undefined, over: false };
+      const entry: Kept = { starting: undefined, running: undefined, finalCode: undefined };
       kept.push(entry);
       const first = await begin(part, entry);
-      const finished = Promise.withResolvers<void>();
+      const finished = Promise.withResolvers<number>();
       keep(part, entry, first).then(
         () => {
-          if (entry.over) finished.resolve();
+          if (entry.finalCode !== undefined) finished.resolve(entry.finalCode);
         },
         (error: unknown) => failure.reject(error instanceof Error ? error : new Error(String(error))),
       );

@@ -2,9 +2,10 @@ import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { FulgurError } from "#shared/errors.ts";
 import { newId } from "#shared/ids.ts";
+import type { RunEvent } from "#shared/run-events.ts";
 import type { Installation } from "./installation.ts";
 import type { LocalTask } from "./local-tasks.ts";
-import { trainerPart } from "./parts/trainer.ts";
+import { PAUSED, trainerPart } from "./parts/trainer.ts";
 import type { CurrentRun, RunChoice } from "./run-choice.ts";
 import { writeWhole, type StateDir } from "./state.ts";
 import type { Supervisor } from "./supervisor.ts";
@@ -14,7 +15,7 @@ import { pngOf } from "./terminal/png.ts";
 import type { Screen } from "./terminal/screen.ts";
 import { summaryTable } from "./terminal/summary-table.ts";
 import { summarySchema, type Summary } from "./terminal/summary.ts";
-import { settingsArgs } from "./trainer-flags.ts";
+import { checkSettings, settingsArgs } from "./trainer-flags.ts";
 
 export interface TrainOptions {
   readonly choice: RunChoice;
@@ -28,10 +29,11 @@ export interface TrainOptions {
 }
 
 /**
- * Runs the trainer until its run is done, then shows what came of it; a finished run is only shown again.
+ * Runs the trainer until its run is done, then shows what came of it; a finished run is only shown again, and a paused one
+ * has nothing to show yet.
  * @throws FulgurError ERR_INTERNAL when the trainer ends without a summary
  */
-export async function train(options: TrainOptions): Promise<void> {
+export async function train(options: TrainOptions): Promise<"finished" | "paused"> {
   const { choice, taskName, task, settings, state, installation, supervisor, screen } = options;
   const run: CurrentRun = choice.type === "new" ? { run_id: newId("run"), task: taskName, settings } : choice.run;
   const folder = join(state.runs, run.run_id);
@@ -39,26 +41,9 @@ export async function train(options: TrainOptions): Promise<void> {
     screen.line(`run ${screen.style.bold(run.run_id)} has finished; --new begins another`);
   } else {
     await writeWhole(join(state.runs, "current.json"), JSON.stringify(run));
-    const { urls, keys } = installation;
-    const { finished } = await supervisor.run(
-      trainerPart({
-        args: [
-          ...["--run", run.run_id],
-          ...["--agent", task.agent],
-          ...["--policy", task.policy],
-          ...["--edge-url", urls.edge],
-          ...["--inference-url", urls.inference],
-          ...["--store-url", urls.store],
-          ...["--state-dir", state.root],
-          ...["--watch-first-tool", task.watchFirstTool],
-          ...settingsArgs(run.settings),
-        ],
-        env: { FULGUR_STORE_TOKEN: keys.store.readToken },
-        logDir: state.logs,
-        onEvent: followRun({ screen, firstToolName: `${task.watchFirstTool}_first` }),
-      }),
-    );
-    await finished;
+    const onEvent = followRun({ screen, firstToolName: `${task.watchFirstTool}_first` });
+    const trainer = { runId: run.run_id, task, settings: run.settings, state, installation, supervisor, onEvent };
+    if ((await runTrainer(trainer)) === "paused") return "paused";
   }
   const summary = await readSummary(folder);
   if (summary === undefined) {
@@ -72,6 +57,52 @@ export async function train(options: TrainOptions): Promise<void> {
   const picture = await drawCurve({ folder, summary, installation, runId: run.run_id });
   screen.line(`curve: ${picture}.png, ${picture}.svg`);
   screen.line();
+  return "finished";
+}
+
+export interface RunTrainerOptions {
+  readonly runId: string;
+  readonly task: LocalTask;
+  readonly settings: CurrentRun["settings"];
+  readonly state: StateDir;
+  readonly installation: Installation;
+  readonly supervisor: Supervisor;
+  readonly onEvent: (event: RunEvent) => void;
+}
+
+/** Runs the trainer, begun or resumed, until its run has ended or an alarm has paused it; never resolves once the supervisor stops. */
+export async function runTrainer(options: RunTrainerOptions): Promise<"finished" | "paused"> {
+  const { runId, task, settings, state, installation, supervisor, onEvent } = options;
+  const { urls, keys } = installation;
+  const { finished } = await supervisor.run(
+    trainerPart({
+      args: [
+        ...["--run", runId],
+        ...["--agent", task.agent],
+        ...["--policy", task.policy],
+        ...["--edge-url", urls.edge],
+        ...["--inference-url", urls.inference],
+        ...["--store-url", urls.store],
+        ...["--state-dir", state.root],
+        ...["--watch-first-tool", task.watchFirstTool],
+        ...settingsArgs(settings),
+      ],
+      drainSeconds: checkSettings(settings).drainSeconds,
+      env: { FULGUR_STORE_TOKEN: keys.store.readToken },
+      logDir: state.logs,
+      onEvent,
+    }),
+  );
+  return (await finished) === PAUSED ? "paused" : "finished";
+}
+
+/** A run's steps in order, counted from 1 as people do; the store counts from 0. */
+export async function stepsOf(
+  { client }: Pick<Installation, "client">,
+  runId: string,
+): Promise<{ step: number; metrics: Record<string, number> }[]> {
+  const steps = await client.listSteps(runId);
+  return steps.map(({ step, metrics }) => ({ step: step + 1, metrics })).toSorted((a, b) => a.step - b.step);
 }
 
 async function drawCurve(options: {
@@ -81,15 +112,13 @@ async function drawCurve(options: {
   readonly runId: string;
 }): Promise<string> {
   const { folder, summary, installation, runId } = options;
-  const steps = await installation.client.listSteps(runId);
-  const points = steps
+  const points = (await stepsOf(installation, runId))
     .map(({ step, metrics }) => ({
-      step: step + 1, // the store counts from 0, people from 1
+      step,
       reward: metrics["reward_mean"] ?? Number.NaN,
-      firstTool: metrics["first_tool_rate"] ?? Number.NaN,
+      firstTool: metrics["first_tool_rate"],
     }))
-    .filter(({ reward, firstTool }) => Number.isFinite(reward) && Number.isFinite(firstTool))
-    .toSorted((a, b) => a.step - b.step);
+    .filter(({ reward }) => Number.isFinite(reward));
   const svg = curveSvg(points, summary);
   const picture = join(folder, "curve");
   await writeWhole(`${picture}.svg`, svg);

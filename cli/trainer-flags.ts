@@ -1,6 +1,8 @@
+import { resolve } from "node:path";
 import { Option } from "commander";
 import { z } from "zod";
-import { parseFlags, trainerConfigSchema, type TrainerConfig } from "../trainer/config.ts";
+import { algorithmOf, parseFlags, SWITCHES, trainerConfigSchema, type TrainerConfig } from "../trainer/config.ts";
+import { isModulePath, loadUserAlgorithm } from "../trainer/user-algorithm.ts";
 import type { RunSettings } from "./run-choice.ts";
 
 /** The trainer's flags as `fulgur start` takes them: all of its fields, except those that the installation decides. */
@@ -8,7 +10,6 @@ import type { RunSettings } from "./run-choice.ts";
 const DECIDED = new Set([
   "run",
   "tenant",
-  "agent",
   "policy",
   "edgeUrl",
   "inferenceUrl",
@@ -24,7 +25,7 @@ export function trainerOptions(): Option[] {
   return fields.map(([name, field]) => {
     const fallback = field.safeParse(undefined);
     const initial = fallback.success && fallback.data !== undefined ? ` (default: ${String(fallback.data)})` : "";
-    const value = name === "sync" ? "" : " <value>";
+    const value = SWITCHES.has(name) ? "" : " <value>";
     return new Option(`--${kebab(name)}${value}`, `${field.description ?? ""}${initial}`).helpGroup("Training:");
   });
 }
@@ -34,14 +35,32 @@ export function givenSettings(flags: Readonly<Record<string, unknown>>): RunSett
   return Object.fromEntries(
     fields.flatMap(([name]) => {
       const value = flags[name];
-      return value === undefined ? [] : [[kebab(name), value === true ? true : z.string().parse(value)]];
+      if (value === undefined) return [];
+      const text = value === true ? true : z.string().parse(value);
+      return [[kebab(name), name === "algorithm" && text !== true ? absoluteModules(text) : text]];
     }),
   );
+}
+
+/** A module's path stays the same one when the run is resumed from another folder. */
+function absoluteModules(names: string): string {
+  const absolute = (name: string): string => (isModulePath(name) ? resolve(name) : name);
+  return names.split(",").map(absolute).join(",");
 }
 
 /** Settings as words of the trainer's command line. */
 export function settingsArgs(settings: RunSettings): string[] {
   return Object.entries(settings).flatMap(([name, value]) => (value === true ? [`--${name}`] : [`--${name}`, value]));
+}
+
+/**
+ * As {@link checkSettings}, with the algorithm's module, if it is one: its mistakes are told before anything starts.
+ * @throws FulgurError ERR_CONFIG naming the flag
+ */
+export async function checkAlgorithm(settings: RunSettings): Promise<void> {
+  const config = checkSettings(settings);
+  if (isModulePath(config.algorithm)) await loadUserAlgorithm(config.algorithm);
+  algorithmOf(config);
 }
 
 /**

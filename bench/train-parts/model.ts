@@ -16,6 +16,15 @@ export interface Shape {
   readonly vocab_size: number;
 }
 
+export const FIVE_MILLION: Shape = {
+  hidden_size: 256,
+  intermediate_size: 704,
+  num_hidden_layers: 6,
+  num_attention_heads: 8,
+  num_key_value_heads: 4,
+  vocab_size: 512,
+};
+
 /** Writes the model and returns its number of parameters. */
 export async function writeRandomLlama(dir: string, shape: Shape): Promise<number> {
   const config = {

@@ -1,6 +1,7 @@
 import { Command } from "commander";
 import { z } from "zod";
 import { FulgurError } from "#shared/errors.ts";
+import { needsCritic } from "../../trainer/advantage/advantage.ts";
 import { DEFAULT_PRESET, PRESETS, type Preset } from "../../trainer/algorithm.ts";
 import { algorithmsText, algorithmText, type NamedAlgorithm } from "../terminal/algorithms-table.ts";
 import { styleFor } from "../terminal/style.ts";
@@ -46,7 +47,7 @@ export function algorithmNamed(name: string): NamedAlgorithm {
 
 /** An algorithm for programs: its notes, and its three choices with every setting. */
 export function algorithmJson({ name, isDefault, notes, credit, advantage, loss }: NamedAlgorithm): unknown {
-  return snake({ name, isDefault, ...notes, needsCritic: false, credit, advantage, loss });
+  return snake({ name, isDefault, ...notes, needsCritic: needsCritic(advantage), credit, advantage, loss });
 }
 
 /** Keys in snake_case, at every depth; values as they are. */

@@ -11,6 +11,7 @@ const flagsSchema = z.looseObject({
   exit: z.boolean().default(false),
   new: z.boolean().default(false),
   portBase: z.number(),
+  shards: z.number().optional(),
   stateDir: z.string(),
 });
 export type StartFlags = z.infer<typeof flagsSchema>;
@@ -24,9 +25,15 @@ export function startCommand(): Command {
     .option("--exit", "end after the table instead of serving on")
     .option("--new", "begin a new run, whatever became of the last one")
     .addOption(
-      new Option("--port-base <port>", "the edge's port; inference and store take the next two")
+      new Option("--port-base <port>", "the edge's port; inference and the store's shards take the next ones")
         .default(DEFAULT_PORT_BASE)
         .argParser(integer(1024, 65_533)),
+    )
+    .addOption(
+      new Option(
+        "--shards <n>",
+        "databases to spread tenants over (default: as many as there are, at first one)",
+      ).argParser(integer(1, 64)),
     )
     .addOption(stateDirFlag());
   for (const option of trainerOptions()) command.addOption(option);

@@ -6,6 +6,7 @@ import { build, stop as stopEsbuild } from "esbuild";
 import { Log, LogLevel, Miniflare, type MiniflareOptions } from "miniflare";
 import { z } from "zod";
 import { FulgurError, messageOf } from "#shared/errors.ts";
+import { storeBinding } from "../../edge/shards.ts";
 import { buildDashboard } from "./dashboard.ts";
 
 /**
@@ -21,12 +22,16 @@ const ROOT = join(dirname(fileURLToPath(import.meta.url)), "../..");
 export const COMPATIBILITY_DATE = "2026-11-02";
 const COMPATIBILITY_FLAGS = ["nodejs_compat"];
 
+const storeSchema = z.strictObject({ url: z.url(), write_token: z.string().min(1), read_token: z.string().min(1) });
 const hostConfigSchema = z.strictObject({
   /** 0 takes a free one. */
   port: z.int().min(0).max(65_535).default(8787),
   /** Where Durable Objects keep their storage (the writer's outbox): records wait there while the store is away. */
   state_dir: z.string().min(1),
-  store: z.strictObject({ url: z.url(), write_token: z.string().min(1), read_token: z.string().min(1) }),
+  /** Several are shards, in an order that is for good. */
+  store: z.union([storeSchema, z.array(storeSchema).min(1)]),
+  /** Tenant → the number of its shard, where that is another than its name says (shared/shards.ts). */
+  store_homes: z.record(z.string(), z.int().min(0)).default({}),
   inference_url: z.url(),
   /** Private signing keys as a JWKS. */
   signing_keys: z.looseObject({ keys: z.array(z.looseObject({})) }),
@@ -120,6 +125,7 @@ async function runtimeOptions(config: HostConfig, port: number, url: string): Pr
     entry,
   }));
   const services = [...agents, ...evaluators];
+  const stores = [config.store].flat();
   const [page, edge, sqlEvaluator, ...bundles] = await Promise.all([
     // Into its own state: another edge may be reading what this one would overwrite elsewhere.
     buildDashboard(ROOT, join(config.state_dir, "page")),
@@ -162,14 +168,16 @@ async function runtimeOptions(config: HostConfig, port: number, url: string): Pr
             EVAL_SQL: { type: "worker", worker: SQL_EVALUATOR },
             ...Object.fromEntries(services.map(({ name, binding }) => [binding, { type: "worker", worker: name }])),
             // Miniflare puts a Worker before every plain fetch, which costs half as much again.
-            STORE: external(config.store.url),
+            ...Object.fromEntries(stores.map(({ url }, shard) => [storeBinding(shard), external(url)])),
             INFERENCE: external(config.inference_url),
             // A Worker of its own: with assets on the edge itself, each LLM call would pass through their router.
             ASSETS: { type: "worker", worker: "page" },
             ...variables({
-              STORE_URL: config.store.url,
-              STORE_WRITE_TOKEN: config.store.write_token,
-              STORE_READ_TOKEN: config.store.read_token,
+              STORE_URL: stores[0]?.url ?? "",
+              STORE_SHARDS: stores.map((store) => store.url).join(","),
+              STORE_HOMES: JSON.stringify(config.store_homes),
+              STORE_WRITE_TOKEN: stores.map((store) => store.write_token).join(","),
+              STORE_READ_TOKEN: stores.map((store) => store.read_token).join(","),
               INFERENCE_URL: config.inference_url,
               SIGNING_KEYS: JSON.stringify(config.signing_keys),
               AGENTS: JSON.stringify(config.agents),

@@ -11,7 +11,10 @@ export interface EdgePartOptions {
   /** Where its Durable Objects keep what they hold while the store is away. */
   readonly stateDir: string;
   readonly logDir: string;
-  readonly storeUrl: string;
+  /** One for each shard. */
+  readonly storeUrls: readonly string[];
+  /** Tenants that live in another shard than their name says. */
+  readonly storeHomes: Readonly<Record<string, number>>;
   readonly inferenceUrl: string;
   readonly keys: Keys;
   readonly agents: EdgeHostConfig["agents"];
@@ -21,13 +24,14 @@ const READY = /^edge listening on (http:\S+)/;
 
 /** The edge with its agents (one host process and its workerd) as a supervised part. */
 export function edgePart(options: EdgePartOptions): Part {
-  const { port, stateDir, logDir, storeUrl, inferenceUrl, keys, agents } = options;
+  const { port, stateDir, logDir, storeUrls, storeHomes, inferenceUrl, keys, agents } = options;
   const logPath = join(logDir, "edge.log");
   const bases = process.env["UPSTREAM_BASES"];
   const config: EdgeHostConfig = {
     port,
     state_dir: stateDir,
-    store: { url: storeUrl, write_token: keys.store.writeToken, read_token: keys.store.readToken },
+    store: storeUrls.map((url) => ({ url, write_token: keys.store.writeToken, read_token: keys.store.readToken })),
+    store_homes: { ...storeHomes },
     inference_url: inferenceUrl,
     signing_keys: { keys: keys.edge.keys.map((key) => ({ ...key })) },
     vault_key: keys.vaultKey,

@@ -9,10 +9,11 @@ import { migrate } from "drizzle-orm/libsql/migrator";
 import { FulgurError, messageOf } from "#shared/errors.ts";
 import { connectStore } from "#shared/store/connect.ts";
 import { openPipeline } from "#shared/store/pipeline.ts";
-import { lastWords, spawnPart, type RunningPart } from "../part.ts";
+import { lastWords, spawnPart, type RunningPart, type StorePartName } from "../part.ts";
 import type { StoreKeys } from "../keys.ts";
 
 export interface StoreStartOptions {
+  readonly name?: StorePartName;
   /** Where the database lies; made when missing. */
   readonly dir: string;
   readonly port: number;
@@ -38,7 +39,8 @@ const PROBE_TIMEOUT_MS = 5000;
  * is full or the folder cannot be written, ERR_STORE when it does not come up
  */
 export async function startStore(options: StoreStartOptions): Promise<RunningStore> {
-  const { dir, port, host = "127.0.0.1", keys, logPath, readyWithinMs = 15_000, migrationsDir = MIGRATIONS } = options;
+  const { name = "store", dir, port, host = "127.0.0.1", keys, logPath } = options;
+  const { readyWithinMs = 15_000, migrationsDir = MIGRATIONS } = options;
   const command = findSqld();
   await requireFreePort(host, port);
   try {
@@ -57,7 +59,7 @@ export async function startStore(options: StoreStartOptions): Promise<RunningSto
     () => 0,
   );
   const part = await spawnPart({
-    name: "store",
+    name,
     command,
     args: [
       "--db-path",
@@ -80,9 +82,7 @@ export async function startStore(options: StoreStartOptions): Promise<RunningSto
       readyWithinMs,
       logPath,
     });
-    await migrate(connectStore({ url, token: keys.writeToken, timeoutMs: 30_000 }), {
-      migrationsFolder: migrationsDir,
-    });
+    await migrateStore({ url, token: keys.writeToken }, migrationsDir);
   } catch (cause) {
     await part.stop();
     throw await explained(cause, dir, await logSince(logPath, loggedBefore));
@@ -99,6 +99,14 @@ export async function startStore(options: StoreStartOptions): Promise<RunningSto
       ]);
     },
   };
+}
+
+/** Brings a database's schema up to date; repeatable. @param store with a token that may write */
+export async function migrateStore(
+  store: { readonly url: string; readonly token: string },
+  migrationsDir = MIGRATIONS,
+): Promise<void> {
+  await migrate(connectStore({ ...store, timeoutMs: 30_000 }), { migrationsFolder: migrationsDir });
 }
 
 /**

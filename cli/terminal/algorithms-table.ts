@@ -1,3 +1,4 @@
+import { needsCritic } from "../../trainer/advantage/advantage.ts";
 import type { Preset } from "../../trainer/algorithm.ts";
 import { columns } from "./columns.ts";
 import type { Style } from "./style.ts";
@@ -28,7 +29,7 @@ export function algorithmsText(algorithms: readonly NamedAlgorithm[], style: Sty
       style,
     ),
     [
-      "none of them needs a critic; only the default's learning curves have been measured, the rest are rules of thumb",
+      "only ppo needs a critic, and trains it itself; advice is a rule of thumb, measured curves are in docs/ALGORITHMS.md",
       "npx fulgur algorithms NAME tells which data rate, groups and staleness suit it; start --algorithm NAME trains",
     ].join("\n"),
   ].join("\n\n");
@@ -46,7 +47,7 @@ export function algorithmText(algorithm: NamedAlgorithm, style: Style): string {
         ["data rate", notes.dataRate],
         ["group size", notes.groupSize],
         ["staleness", notes.staleness],
-        ["critic", "none"],
+        ["critic", needsCritic(advantage) ? "a value head on the policy's trunk, trained with it" : "none"],
         ["paper", notes.paper ?? "ours"],
       ],
       style,

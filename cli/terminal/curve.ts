@@ -1,13 +1,17 @@
 import { duration, percent, signed, words } from "./format.ts";
 import { comparisons, type Measured, type Summary } from "./summary.ts";
+import { escapeXml, FONT, GRID, MUTED, text, ticks } from "./svg.ts";
 
-/** The learning curve as an SVG picture, drawn from numbers alone: two panels over the steps, evaluations at both ends. */
+/**
+ * The learning curve as an SVG picture, drawn from numbers alone: two panels over the steps, evaluations at both ends; one
+ * panel where there is nothing to say of first tools.
+ */
 
 export interface CurvePoint {
   readonly step: number;
   readonly reward: number;
-  /** Share of rollouts whose first tool call is the watched one, 0–1. */
-  readonly firstTool: number;
+  /** Share of rollouts whose first tool call is the watched one, 0–1; undefined where none was judged. */
+  readonly firstTool: number | undefined;
 }
 
 const WIDTH = 960;
@@ -17,10 +21,6 @@ const RIGHT = 212;
 const PANEL_HEIGHT = 200;
 const FIRST_TOP = 128;
 const GAP = 66;
-const FONT = "DejaVu Sans, Verdana, Helvetica, Arial, sans-serif";
-const INK = "#1c2333";
-const MUTED = "#66708a";
-const GRID = "#e6e9f0";
 
 interface Panel {
   readonly title: string;
@@ -35,19 +35,19 @@ interface Panel {
 
 /**
  * @param points one per training step, ascending
- * @returns a whole SVG document, 960 × 650
+ * @returns a whole SVG document, 960 × 650, or 960 × 384 with one panel
  */
 export function curveSvg(points: readonly CurvePoint[], summary: Summary): string {
   const shares = comparisons(summary);
   const firstName = shares.find(({ name }) => name.endsWith("_first"))?.name ?? "memory_first";
   const rewards = points.map((point) => point.reward);
-  const panels: Panel[] = [
+  const firstTools = points.flatMap(({ firstTool }) => (firstTool === undefined ? [] : [firstTool]));
+  const all: Omit<Panel, "top">[] = [
     {
       title: `${words(firstName)}: share of rollouts`,
       name: firstName,
       colour: "#0b7d72",
-      top: FIRST_TOP,
-      values: points.map((point) => point.firstTool),
+      values: firstTools,
       format: percent,
       change: (value) => `${signed(value * 100, 0)} points`,
       range: [0, 1],
@@ -56,7 +56,6 @@ export function curveSvg(points: readonly CurvePoint[], summary: Summary): strin
       title: "reward: mean of a rollout",
       name: "reward",
       colour: "#3f51c7",
-      top: FIRST_TOP + PANEL_HEIGHT + GAP,
       values: rewards,
       format: (value) => value.toFixed(2).replace("-", "−"),
       change: (value) => signed(value),
@@ -64,11 +63,20 @@ export function curveSvg(points: readonly CurvePoint[], summary: Summary): strin
     },
   ];
   const steps = points.map((point) => point.step);
+  // A curve needs a value at each step.
+  const panels = all
+    .filter(({ values }) => values.length === points.length)
+    .map((panel, index): Panel => ({ ...panel, top: FIRST_TOP + index * (PANEL_HEIGHT + GAP) }));
+  const height = HEIGHT - (all.length - panels.length) * (PANEL_HEIGHT + GAP);
   const body = panels.map((panel, index) =>
-    drawPanel(panel, { steps, comparison: shares.find(({ name }) => name === panel.name), last: index === 1 }),
+    drawPanel(panel, {
+      steps,
+      comparison: shares.find(({ name }) => name === panel.name),
+      last: index === panels.length - 1,
+    }),
   );
   return [
-    `<svg xmlns="http://www.w3.org/2000/svg" width="${WIDTH}" height="${HEIGHT}" viewBox="0 0 ${WIDTH} ${HEIGHT}" font-family="${FONT}" role="img" aria-label="Learning curve of the ${escape(summary.task)} agent">`,
+    `<svg xmlns="http://www.w3.org/2000/svg" width="${WIDTH}" height="${height}" viewBox="0 0 ${WIDTH} ${height}" font-family="${FONT}" role="img" aria-label="Learning curve of the ${escapeXml(summary.task)} agent">`,
     `<rect width="100%" height="100%" fill="#ffffff"/>`,
     text(40, 46, `The ${summary.task} agent, learning`, { size: 22, weight: "bold" }),
     text(
@@ -185,33 +193,4 @@ function paddedRange(values: readonly number[]): [number, number] {
   const high = Math.max(0.1, ...values);
   const pad = (high - low) * 0.08;
   return [low < 0 ? low - pad : 0, high + pad];
-}
-
-/** About `count` round numbers within a range. */
-function ticks(low: number, high: number, count: number): number[] {
-  const rough = (high - low) / count;
-  const magnitude = 10 ** Math.floor(Math.log10(rough));
-  const size = [1, 2, 2.5, 5, 10].map((factor) => factor * magnitude).find((step) => step >= rough) ?? rough;
-  const found: number[] = [];
-  for (let index = Math.ceil(low / size); index * size <= high + size * 1e-9; index += 1) {
-    // Adding 0 turns −0 into 0; rounding removes float dust such as 0.30000000000000004.
-    found.push(Number((index * size).toPrecision(10)) + 0);
-  }
-  return found;
-}
-
-interface TextOptions {
-  readonly size: number;
-  readonly colour?: string;
-  readonly weight?: "normal" | "bold";
-  readonly anchor?: "start" | "middle" | "end";
-}
-
-function text(x: number, y: number, content: string, options: TextOptions): string {
-  const { size, colour = INK, weight = "normal", anchor = "start" } = options;
-  return `<text x="${x.toFixed(1)}" y="${y.toFixed(1)}" font-size="${size}" font-weight="${weight}" fill="${colour}" text-anchor="${anchor}">${escape(content)}</text>`;
-}
-
-function escape(content: string): string {
-  return content.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;").replaceAll('"', "&quot;");
 }

@@ -49,6 +49,9 @@ export function followRun({ screen, firstToolName }: FollowOptions): (event: Run
       case "warning":
         screen.line(`${style.yellow("!")} ${event.message}`);
         break;
+      case "paused":
+        screen.line(`${style.yellow("!")} ${style.bold(event.message)}`);
+        break;
       case "done":
         screen.clear();
         break;

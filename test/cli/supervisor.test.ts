@@ -92,10 +92,11 @@ test("a part that answers no probe is killed and started again", async () => {
   expect(await lives(started[0]?.pid ?? 0)).toBe(false);
 });
 
-test("a part that ends by itself finishes and is not started again", async () => {
-  const { made, started } = part("console.log('ready on http://here')", { endsByItself: true });
+test.each([0, 3])("a part that ends by itself with code %i finishes and is not started again", async (code) => {
+  const script = `console.log('ready on http://here'); process.exitCode = ${code}`;
+  const { made, started } = part(script, { finalCodes: [0, 3] });
   const { finished } = await supervisor.run(made);
-  await finished;
+  expect(await finished).toBe(code);
   expect(started).toHaveLength(1);
   expect(events).toEqual([]);
 });

@@ -5,7 +5,7 @@ import { PRESETS } from "../../../trainer/algorithm.ts";
 describe("fulgur algorithms", () => {
   it("has every preset, the default first", () => {
     const names = namedAlgorithms().map((each) => each.name);
-    expect(names[0]).toBe("group-pg");
+    expect(names[0]).toBe("lightning");
     expect(names.toSorted()).toEqual(Object.keys(PRESETS).toSorted());
     expect(namedAlgorithms().filter((each) => each.isDefault)).toHaveLength(1);
   });
@@ -23,11 +23,18 @@ describe("fulgur algorithms", () => {
     });
   });
 
+  it("says which of them needs a critic", () => {
+    expect(algorithmJson(algorithmNamed("ppo"))).toMatchObject({
+      needs_critic: true,
+      advantage: { type: "gae", gamma: 1, lambda: 1, value: { coefficient: 0.5, clip: 0.2 } },
+    });
+  });
+
   it("names what there is where a name is unknown", () => {
-    expect(() => algorithmNamed("ppo")).toThrow(
+    expect(() => algorithmNamed("a2c")).toThrow(
       expect.objectContaining({
         code: "ERR_CONFIG",
-        message: expect.stringMatching(/^there is no algorithm ppo; there are group-pg, .*cispo$/),
+        message: expect.stringMatching(/^there is no algorithm a2c; there are lightning, .*cispo/),
       }),
     );
   });

@@ -7,7 +7,7 @@ test("the list has each algorithm's choices in a line, and below what it is and 
   const lines = algorithmsText(namedAlgorithms(), PLAIN)
     .split("\n")
     .map((line) => line.trimEnd().split(/ {2,}/));
-  expect(lines).toContainEqual(["group-pg", "identical", "group-mean", "ppo-clip", "–", "ours"]);
+  expect(lines).toContainEqual(["lightning", "identical", "group-mean", "ppo-clip", "–", "ours"]);
   expect(lines).toContainEqual([
     "grpo",
     "identical",
@@ -39,5 +39,5 @@ test("one algorithm is shown with its notes, every setting and the command that 
   }
   expect(text).toContain("npx fulgur start --algorithm cispo");
   expect(algorithmText(algorithmNamed("dapo"), PLAIN)).toContain("overlong maxTokens 20480, cacheTokens 4096");
-  expect(algorithmText(algorithmNamed("group-pg"), PLAIN)).toMatch(/^group-pg {2}\(default\)/);
+  expect(algorithmText(algorithmNamed("lightning"), PLAIN)).toMatch(/^lightning {2}\(default\)/);
 });

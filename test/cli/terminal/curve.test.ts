@@ -37,6 +37,17 @@ test("both ends have a marker with its interval, and the after-number stands out
   expect(svg).toContain(">0.50<");
 });
 
+test("without anything to say of first tools, as on live traffic, the reward has the picture to itself", () => {
+  const live = points.map(({ step, reward }) => ({ step, reward, firstTool: undefined }));
+  const svg = curveSvg(live, { ...summary, eval_before: null, eval_after: null });
+  expect(svg).toContain('height="384" viewBox="0 0 960 384"');
+  expect(svg).not.toContain("share of rollouts");
+  expect(svg).not.toContain("NaN");
+  const [path] = /(?<=<path d=")M[^"]+/.exec(svg) ?? [];
+  expect(path?.match(/[ML]/g)).toHaveLength(3);
+  expect(svg).toContain(">training step<");
+});
+
 test("a run without a single step is still a picture", async () => {
   const png = await pngOf(curveSvg([], summary));
   expect(Buffer.from(png.subarray(1, 4)).toString()).toBe("PNG");

@@ -63,3 +63,8 @@ test("lines that are no events are let pass", () => {
   expect(parseEvent('{"event":"unheard-of"}')).toBeUndefined();
   expect(parseEvent(JSON.stringify(RUN[4]))).toEqual(RUN[4]);
 });
+
+test("says why a run is paused", () => {
+  const message = "paused after step 2 by ess; flight@1 goes on serving";
+  expect(shown([{ event: "paused", step: 2, version: "flight@1", message }])).toEqual([`! ${message}`]);
+});
