@@ -3,6 +3,7 @@ import type { EdgeClient } from "#shared/client.ts";
 import { FulgurError } from "#shared/errors.ts";
 import { shardOf, type Placement } from "#shared/shards.ts";
 import { mintToken } from "#shared/tokens.ts";
+import { patient } from "../trainer/patience.ts";
 import { makeBaseVersion, type BaseVersion } from "./base-version.ts";
 import { ownClient, TENANT } from "./edge-access.ts";
 import { ensureKeys, type Keys } from "./keys.ts";
@@ -104,6 +105,8 @@ export async function startInstallation(options: InstallationOptions): Promise<I
 /** Tasks to train on; a run of sixty steps of sixteen uses fewer than half of them. */
 const TRAIN_TASKS = 2048;
 const TASKS_PER_REQUEST = 500;
+/** A busy machine may have the store look away for a moment just after it has come up. */
+const SEED_WITHIN_MS = 60_000;
 
 /** Registers the task's inputs and its policy with version 0. Repeatable. */
 export async function seedTask(
@@ -114,9 +117,11 @@ export async function seedTask(
     ...Array.from({ length: TRAIN_TASKS }, (_, index) => task.makeTask("train", index)),
     ...Array.from({ length: valTasks }, (_, index) => task.makeTask("val", index)),
   ];
-  for (let from = 0; from < all.length; from += TASKS_PER_REQUEST)
-    await client.createTasks(all.slice(from, from + TASKS_PER_REQUEST));
-  await client.createPolicy({ name: task.policy, artifact: base.artifact, sha256: base.sha256, kind: "base" });
+  const edge = patient(client, { limitMs: SEED_WITHIN_MS });
+  for (let from = 0; from < all.length; from += TASKS_PER_REQUEST) {
+    await edge.createTasks(all.slice(from, from + TASKS_PER_REQUEST));
+  }
+  await edge.createPolicy({ name: task.policy, artifact: base.artifact, sha256: base.sha256, kind: "base" });
   return { train: TRAIN_TASKS, val: valTasks };
 }
 
