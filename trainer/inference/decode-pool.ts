@@ -6,7 +6,7 @@ import type { Architecture } from "../model/architecture.ts";
 import type { DecoderOptions, SequenceRequest } from "./decoder.ts";
 import type { AnswerForm } from "./json-schema-grammar.ts";
 import { type DecodeCommand, type DecodeEvent, movable, type TokenReport } from "./protocol.ts";
-import { stopWorker } from "./stop-worker.ts";
+import { stopWorker } from "../stop-worker.ts";
 import type { Vocabulary } from "./token-matcher.ts";
 
 /** What a sequence's owner is told, in order; after `finish` or `fail` nothing more comes. */

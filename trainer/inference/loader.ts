@@ -4,7 +4,7 @@ import { Worker } from "node:worker_threads";
 import { FulgurError } from "#shared/errors.ts";
 import type { Architecture } from "../model/architecture.ts";
 import type { LoadCommand, LoadEvent } from "./protocol.ts";
-import { stopWorker } from "./stop-worker.ts";
+import { stopWorker } from "../stop-worker.ts";
 
 /** A version ready to be run. */
 export interface BuiltVersion {

@@ -1,5 +1,6 @@
 /** What the HTTP side and its worker threads say to each other. Plain data: it is cloned on the way. */
 
+import type { StopCommand } from "../stop-worker.ts";
 import type { ErrorCode } from "#shared/errors.ts";
 import type { Architecture } from "../model/architecture.ts";
 import type { DecoderOptions, SequenceRequest } from "./decoder.ts";
@@ -34,11 +35,6 @@ export type DecodeCommand =
     }
   | { readonly type: "cancel"; readonly id: number }
   | StopCommand;
-
-/** Ends a worker between two runs of a graph. */
-export interface StopCommand {
-  readonly type: "stop";
-}
 
 /** Tokens of one sequence that were not reported before. */
 export interface TokenReport {

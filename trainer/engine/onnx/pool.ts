@@ -2,6 +2,7 @@
 
 import { Worker } from "node:worker_threads";
 import { type ErrorCode, FulgurError, messageOf } from "#shared/errors.ts";
+import { stopWorker } from "../../stop-worker.ts";
 import type { Pass } from "./decoder-graph.ts";
 import type { Microbatch, MicrobatchScores } from "./microbatch.ts";
 import type { ReplicaSetup, UpdateOptions } from "./replica.ts";
@@ -97,7 +98,7 @@ class ReplicaThread {
   }
 
   async close(): Promise<void> {
-    await this.#worker.terminate();
+    await stopWorker(this.#worker);
   }
 
   #die(message: string): void {

@@ -2,6 +2,7 @@
 
 import { parentPort, workerData } from "node:worker_threads";
 import { messageOf, FulgurError } from "#shared/errors.ts";
+import type { StopCommand } from "../../stop-worker.ts";
 import type { ReplicaReply, ReplicaRequest, ReplicaResult } from "./pool.ts";
 import { Replica, type ReplicaSetup } from "./replica.ts";
 
@@ -29,9 +30,15 @@ async function answer(request: ReplicaRequest): Promise<ReplicaResult> {
   return scores;
 }
 
-// One request is in flight at a time: the pool waits for the reply.
-port.on("message", (request: ReplicaRequest) => {
-  answer(request).then(
+let busy: Promise<unknown> = Promise.resolve();
+
+// One request is in flight at a time: the pool waits for the reply, unless it stops the worker.
+port.on("message", (request: ReplicaRequest | StopCommand) => {
+  if (request.type === "stop") {
+    void busy.then(() => process.exit());
+    return;
+  }
+  busy = answer(request).then(
     (result) => port.postMessage({ ok: true, result } satisfies ReplicaReply),
     (error: unknown) => {
       const code = error instanceof FulgurError ? error.code : "ERR_INTERNAL";

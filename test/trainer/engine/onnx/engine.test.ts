@@ -1,6 +1,7 @@
 import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { setTimeout as pause } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import * as z from "zod";
@@ -12,6 +13,9 @@ import { findPython, runOracle } from "../../../oracle/python.ts";
 
 const modelOf = (family: string): string =>
   fileURLToPath(new URL(`../../../oracle/fixtures/engine/${family}`, import.meta.url));
+
+/** Its graphs take a moment to make. */
+const FLIGHT = fileURLToPath(new URL("../../../../models/flight", import.meta.url));
 
 engineContract("onnx", {
   make: (type) =>
@@ -221,3 +225,13 @@ test("replicas share the work without changing the result", async () => {
 function sum(values: readonly number[]): number {
   return values.reduce((total, value) => total + value, 0);
 }
+
+test("may be closed at any moment after it was opened, while its graphs are still being made too", async () => {
+  // ONNX Runtime ends the whole process where a thread is ended in the middle of its work.
+  for (let ms = 0; ms <= 240; ms += 15) {
+    const engine = await createOnnxEngine({ modelDir: FLIGHT, method: { type: "lora" } });
+    await pause(ms);
+    await engine.close();
+    await expect(engine.score([])).rejects.toMatchObject({ code: "ERR_INTERNAL" });
+  }
+});

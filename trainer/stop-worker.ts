@@ -2,7 +2,11 @@
 
 import { once } from "node:events";
 import type { Worker } from "node:worker_threads";
-import type { StopCommand } from "./protocol.ts";
+
+/** The last thing that a worker is told. */
+export interface StopCommand {
+  readonly type: "stop";
+}
 
 /**
  * Ends a worker that obeys a stop command, as soon as what it runs is done. Not by `terminate`: that ends a run of a
