@@ -1,3 +1,4 @@
+import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { FulgurError } from "#shared/errors.ts";
 import type { StartFlags } from "./commands/start.ts";
@@ -28,6 +29,8 @@ export async function start(flags: StartFlags): Promise<void> {
   await checkAlgorithm(settings);
   const state = stateDir(flags.stateDir);
   const ports = portsFrom(flags.portBase, flags.shards ?? (await shardsOf(state)));
+  // A start that is refused leaves nothing behind; where there is a folder, who holds it is told first.
+  if (!existsSync(state.root)) await requireFreePorts(ports);
   await makeStateDir(state);
   const release = await claimStateDir(state, localUrl(ports.edge));
 

@@ -1,8 +1,7 @@
 import { join, resolve } from "node:path";
 import { z } from "zod";
 import { FulgurError } from "#shared/errors.ts";
-import { groupAdvantage } from "./advantage/advantage.ts";
-import { needsCritic } from "./advantage/advantage.ts";
+import { groupAdvantage, needsCritic } from "./advantage/advantage.ts";
 import { algorithmSchema, DEFAULT_PRESET, PRESETS, type Algorithm } from "./algorithm.ts";
 import { algorithmFlags, withFlags } from "./algorithm-flags.ts";
 import type { OnnxEngineOptions } from "./engine/options.ts";

@@ -1,5 +1,5 @@
 import { percent } from "../terminal/format.ts";
-import { escapeXml, FONT, GRID, MUTED, text, ticks } from "../terminal/svg.ts";
+import { escapeXml, FONT, MUTED, paddedRange, stepAxis, text, valueGrid } from "../terminal/svg.ts";
 import type { ArmResult, CellResult, Spread } from "./results.ts";
 
 /** An ablation as an SVG picture: what is learnt over the steps, a line for each arm, drawn from numbers alone. */
@@ -95,7 +95,7 @@ export function lineOf(runs: readonly CellResult[], metric: string): Line {
 
 function drawPanel(panel: Panel, arms: readonly ArmResult[], { isLast }: { readonly isLast: boolean }): string {
   const lines = arms.map(({ runs }) => lineOf(runs, panel.metric));
-  const [low, high] = panel.range ?? rangeOf(lines);
+  const [low, high] = panel.range ?? paddedRange(lines.flatMap((line) => [...line.low, ...line.high]));
   const bottom = panel.top + PANEL_HEIGHT;
   const all = lines.flatMap((line) => line.steps);
   const firstStep = Math.min(1, ...all);
@@ -104,21 +104,8 @@ function drawPanel(panel: Panel, arms: readonly ArmResult[], { isLast }: { reado
   const y = (value: number): number => bottom - ((value - low) / (high - low)) * PANEL_HEIGHT;
 
   const parts = [text(LEFT, panel.top - 14, panel.title, { size: 14, weight: "bold" })];
-  for (const tick of ticks(low, high, 4)) {
-    const at = y(tick).toFixed(1);
-    parts.push(
-      `<line x1="${LEFT}" x2="${WIDTH - RIGHT}" y1="${at}" y2="${at}" stroke="${GRID}"/>`,
-      text(LEFT - 10, y(tick) + 4, panel.format(tick), { size: 12, colour: MUTED, anchor: "end" }),
-    );
-  }
-  if (isLast) {
-    for (const tick of ticks(firstStep, lastStep, 6).filter(Number.isInteger)) {
-      parts.push(text(x(tick), bottom + 22, String(tick), { size: 12, colour: MUTED, anchor: "middle" }));
-    }
-    parts.push(
-      text((LEFT + WIDTH - RIGHT) / 2, bottom + 44, "training step", { size: 12, colour: MUTED, anchor: "middle" }),
-    );
-  }
+  parts.push(...valueGrid([low, high], { left: LEFT, right: WIDTH - RIGHT, y, format: panel.format }));
+  if (isLast) parts.push(...stepAxis([firstStep, lastStep], { bottom, x }));
   // Bands first: no line is hidden by another arm's.
   lines.forEach(({ steps, low: lows, high: highs }, index) => {
     if (steps.length < 2 || (arms[index]?.runs.length ?? 0) < 2) return;
@@ -171,11 +158,4 @@ function colourOf(index: number): string {
 function strokeOf(index: number): string {
   const dash = DASHES[Math.floor(index / COLOURS.length) % DASHES.length] ?? "";
   return `stroke="${colourOf(index)}" stroke-width="2.4"${dash === "" ? "" : ` stroke-dasharray="${dash}"`}`;
-}
-
-function rangeOf(lines: readonly Line[]): [number, number] {
-  const low = Math.min(0, ...lines.flatMap((line) => line.low));
-  const high = Math.max(0.1, ...lines.flatMap((line) => line.high));
-  const pad = (high - low) * 0.06;
-  return [low < 0 ? low - pad : 0, high + pad];
 }

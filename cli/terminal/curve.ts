@@ -1,6 +1,6 @@
 import { duration, percent, signed, words } from "./format.ts";
 import { comparisons, type Measured, type Summary } from "./summary.ts";
-import { escapeXml, FONT, GRID, MUTED, text, ticks } from "./svg.ts";
+import { escapeXml, FONT, MUTED, paddedRange, stepAxis, text, valueGrid } from "./svg.ts";
 
 /**
  * The learning curve as an SVG picture, drawn from numbers alone: two panels over the steps, evaluations at both ends; one
@@ -114,20 +114,8 @@ function drawPanel(panel: Panel, { steps, comparison, last }: PanelContext): str
   const at = (value: number): string => value.toFixed(1);
 
   const parts: string[] = [text(LEFT, top - 14, panel.title, { size: 14, weight: "bold", colour })];
-  for (const tick of ticks(low, high, 4)) {
-    parts.push(
-      `<line x1="${LEFT}" x2="${WIDTH - RIGHT}" y1="${at(y(tick))}" y2="${at(y(tick))}" stroke="${GRID}"/>`,
-      text(LEFT - 10, y(tick) + 4, format(tick), { size: 12, colour: MUTED, anchor: "end" }),
-    );
-  }
-  if (last) {
-    for (const tick of ticks(firstStep, lastStep, 6).filter(Number.isInteger)) {
-      parts.push(text(x(tick), bottom + 22, String(tick), { size: 12, colour: MUTED, anchor: "middle" }));
-    }
-    parts.push(
-      text((inner.from + inner.to) / 2, bottom + 44, "training step", { size: 12, colour: MUTED, anchor: "middle" }),
-    );
-  }
+  parts.push(...valueGrid(range, { left: LEFT, right: WIDTH - RIGHT, y, format }));
+  if (last) parts.push(...stepAxis([firstStep, lastStep], { bottom, x }));
 
   const path = (series: readonly number[]): string =>
     series.map((value, index) => `${index === 0 ? "M" : "L"}${at(x(steps[index] ?? 0))} ${at(y(value))}`).join(" ");
@@ -186,11 +174,4 @@ function ends(summary: Summary, name: string): number[] {
   const found = comparisons(summary).find((comparison) => comparison.name === name);
   if (found === undefined) return [];
   return [found.before, found.after].flatMap(({ value, ci }) => [value, ...(ci ?? [])]);
-}
-
-function paddedRange(values: readonly number[]): [number, number] {
-  const low = Math.min(0, ...values);
-  const high = Math.max(0.1, ...values);
-  const pad = (high - low) * 0.08;
-  return [low < 0 ? low - pad : 0, high + pad];
 }

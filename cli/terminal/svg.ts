@@ -3,10 +3,10 @@
 export const FONT = "DejaVu Sans, Verdana, Helvetica, Arial, sans-serif";
 export const INK = "#1c2333";
 export const MUTED = "#66708a";
-export const GRID = "#e6e9f0";
+const GRID = "#e6e9f0";
 
 /** About `count` round numbers within a range. */
-export function ticks(low: number, high: number, count: number): number[] {
+function ticks(low: number, high: number, count: number): number[] {
   const rough = (high - low) / count;
   const magnitude = 10 ** Math.floor(Math.log10(rough));
   const size = [1, 2, 2.5, 5, 10].map((factor) => factor * magnitude).find((step) => step >= rough) ?? rough;
@@ -16,6 +16,47 @@ export function ticks(low: number, high: number, count: number): number[] {
     found.push(Number((index * size).toPrecision(10)) + 0);
   }
   return found;
+}
+
+/** A panel's grid: a line at each round value, the value at its left. */
+export function valueGrid(
+  [low, high]: readonly [number, number],
+  at: {
+    readonly left: number;
+    readonly right: number;
+    readonly y: (value: number) => number;
+    readonly format: (value: number) => string;
+  },
+): string[] {
+  return ticks(low, high, 4).flatMap((tick) => {
+    const y = at.y(tick);
+    return [
+      `<line x1="${at.left}" x2="${at.right}" y1="${y.toFixed(1)}" y2="${y.toFixed(1)}" stroke="${GRID}"/>`,
+      text(at.left - 10, y + 4, at.format(tick), { size: 12, colour: MUTED, anchor: "end" }),
+    ];
+  });
+}
+
+/** The axis of training steps under a panel, named in the middle between its ends. */
+export function stepAxis(
+  [first, last]: readonly [number, number],
+  at: { readonly bottom: number; readonly x: (step: number) => number },
+): string[] {
+  const label = { size: 12, colour: MUTED, anchor: "middle" } as const;
+  return [
+    ...ticks(first, last, 6)
+      .filter(Number.isInteger)
+      .map((tick) => text(at.x(tick), at.bottom + 22, String(tick), label)),
+    text((at.x(first) + at.x(last)) / 2, at.bottom + 44, "training step", label),
+  ];
+}
+
+/** The range that shows all values with some air; from 0 where none is below it, and never empty. */
+export function paddedRange(values: readonly number[]): [number, number] {
+  const low = Math.min(0, ...values);
+  const high = Math.max(0.1, ...values);
+  const pad = (high - low) * 0.08;
+  return [low < 0 ? low - pad : 0, high + pad];
 }
 
 /** How a text looks. */

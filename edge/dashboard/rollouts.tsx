@@ -24,8 +24,10 @@ export function Rollouts() {
     <section aria-label="rollouts">
       <div class="bar">
         <h2>Rollouts</h2>
-        <Choice name="mode" names={MODES} chosen={mode} onChoose={setMode} />
-        <Choice name="status" names={STATUSES} chosen={status} onChoose={setStatus} />
+        <div class="choices">
+          <Choice name="mode" names={MODES} chosen={mode} onChoose={setMode} />
+          <Choice name="status" names={STATUSES} chosen={status} onChoose={setStatus} />
+        </div>
       </div>
       {error !== undefined && <p class="problem">{error}</p>}
       {value !== undefined && value.rollouts.length === 0 && <p class="quiet">No such rollout yet.</p>}

@@ -146,8 +146,10 @@ export function admission(): Admission {
       calling.delete(key);
     }
     const asked = [...calling].slice(-MOST_REFRESHED);
-    const rollouts = asked.map(([, { id, tenant, jti, rollout_jti }]) => ({ id, tenant, jti, rollout_jti }));
-    const found = await readStates(db(), rollouts);
+    const found = await readStates(
+      db(),
+      asked.map(([, rollout]) => rollout),
+    );
     for (const [key, { jti }] of asked) {
       const known = states.get(key, now);
       // Forgotten, or read again, since the question was asked.
@@ -277,10 +279,7 @@ type Reread = Pick<RolloutState, "status" | "attempt" | "revoked" | "failOpen" |
 const rereadStates = z.array(z.tuple([z.string(), z.string(), z.number(), z.number(), z.string().nullable()]));
 
 /** What may have changed of rollouts that are known already; those that are gone are missing. */
-async function readStates(
-  db: StoreDb,
-  rollouts: readonly Omit<Calling, "calledAt">[],
-): Promise<ReadonlyMap<string, Reread>> {
+async function readStates(db: StoreDb, rollouts: readonly Calling[]): Promise<ReadonlyMap<string, Reread>> {
   // As one text: the client spends longer on a row than the server.
   const { states } = await db.get<{ states: string }>(sql`
     select json_group_array(json_array(r.id, r.status, r.attempt,
