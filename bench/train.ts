@@ -7,7 +7,7 @@ import { createOnnxEngine } from "../trainer/engine/onnx/engine.ts";
 import { Random } from "../trainer/engine/random.ts";
 import type { BenchResult } from "./result.ts";
 import { CASE_FLAGS, chosenCases, chosenRounds } from "./train-parts/flags.ts";
-import { FIVE_MILLION, type Shape, writeRandomLlama } from "./train-parts/model.ts";
+import { FIVE_MILLION, type Shape, writeRandomModel } from "./train-parts/model.ts";
 import { INSTALL_TORCH, startTorch, type TorchPeer } from "./train-parts/torch.ts";
 
 /**
@@ -115,7 +115,7 @@ interface World {
 }
 
 async function measure(case_: Case, { dir, torch, rounds }: World): Promise<Record<string, unknown>> {
-  const parameters = await writeRandomLlama(dir, case_.shape);
+  const parameters = await writeRandomModel(dir, case_.shape);
   const engine = await createOnnxEngine({ modelDir: dir, method: { type: case_.method }, threads: THREADS });
   try {
     const { samples, cotangents } = batchOf(case_);

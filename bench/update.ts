@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
 import type { BenchResult } from "./result.ts";
 import { CASE_FLAGS, chosenCases, chosenRounds } from "./train-parts/flags.ts";
-import { FIVE_MILLION, writeRandomLlama } from "./train-parts/model.ts";
+import { FIVE_MILLION, writeRandomModel } from "./train-parts/model.ts";
 import { apart, callRows, GROUP_CALLS, GROUP_ROLLOUTS, joinedRows, makeBatch } from "./update-parts/batch.ts";
 import { findTrl, INSTALL_TRL, startOurs, startTrl } from "./update-parts/process.ts";
 import type { OurUpdate, TrlUpdate, UpdateSetup } from "./update-parts/protocol.ts";
@@ -58,7 +58,7 @@ export async function run(flags: Readonly<Record<string, unknown>>): Promise<Upd
   const dir = await mkdtemp(join(tmpdir(), "fulgur-bench-update-"));
   try {
     const model = join(dir, "model");
-    const parameters = await writeRandomLlama(model, FIVE_MILLION);
+    const parameters = await writeRandomModel(model, FIVE_MILLION);
     const measured = [];
     for (const each of cases) measured.push(await measure(each, { model, dir, python, rounds }));
     return {

@@ -44,7 +44,10 @@ def main():
     setup = json.loads(sys.stdin.readline())
     torch.set_num_threads(setup["threads"])
     rows, group = setup["rows"], setup["group"]
-    model = AutoModelForCausalLM.from_pretrained(setup["model"], dtype=torch.float32)
+    half = setup.get("precision") == "bf16"
+    # Frozen weights alone may be rounded.
+    dtype = torch.bfloat16 if half and setup["method"] == "lora" else torch.float32
+    model = AutoModelForCausalLM.from_pretrained(setup["model"], dtype=dtype)
     vocab = {f"t{i}": i for i in range(model.config.vocab_size)}
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(models.WordLevel(vocab, unk_token="t0")), pad_token="t0", eos_token="t1"
@@ -87,8 +90,9 @@ def main():
                 weight_decay=0.0,
                 max_grad_norm=1.0,
                 gradient_checkpointing=False,
-                bf16=False,
-                use_cpu=True,
+                bf16=half,
+                use_cpu=setup.get("device", "cpu") == "cpu",
+                max_completion_length=max(len(row["completion"]) for row in rows),
                 dataloader_pin_memory=False,
                 save_strategy="no",
                 logging_strategy="no",

@@ -6,8 +6,10 @@ import { Random } from "../../trainer/engine/random.ts";
 import { parseArchitecture, weightShapes } from "../../trainer/model/architecture.ts";
 import { type Tensor, writeSafetensors } from "../../trainer/model/safetensors.ts";
 
-/** A Llama's sizes, as config.json calls them. */
+/** A decoder's sizes, as config.json calls them. */
 export interface Shape {
+  /** Llama, when it is not said. */
+  readonly model_type?: "qwen2";
   readonly hidden_size: number;
   readonly intermediate_size: number;
   readonly num_hidden_layers: number;
@@ -25,12 +27,23 @@ export const FIVE_MILLION: Shape = {
   vocab_size: 512,
 };
 
+/** Qwen2.5-0.5B's. */
+export const HALF_BILLION: Shape = {
+  model_type: "qwen2",
+  hidden_size: 896,
+  intermediate_size: 4864,
+  num_hidden_layers: 24,
+  num_attention_heads: 14,
+  num_key_value_heads: 2,
+  vocab_size: 151_936,
+};
+
 /** Writes the model and returns its number of parameters. */
-export async function writeRandomLlama(dir: string, shape: Shape): Promise<number> {
+export async function writeRandomModel(dir: string, shape: Shape, dtype: "F32" | "BF16" = "F32"): Promise<number> {
   const config = {
     model_type: "llama",
-    architectures: ["LlamaForCausalLM"],
-    dtype: "float32",
+    architectures: [shape.model_type === "qwen2" ? "Qwen2ForCausalLM" : "LlamaForCausalLM"],
+    dtype: dtype === "F32" ? "float32" : "bfloat16",
     hidden_act: "silu",
     max_position_embeddings: 1024,
     rms_norm_eps: 1e-5,
@@ -42,15 +55,13 @@ export async function writeRandomLlama(dir: string, shape: Shape): Promise<numbe
   let parameters = 0;
   for (const [name, dims] of weightShapes(parseArchitecture(config))) {
     const length = dims.reduce((product, size) => product * size, 1);
-    const isNorm = name.includes("norm");
-    tensors.set(name, {
-      shape: dims,
-      data: Float32Array.from({ length }, () => (isNorm ? 1 : 0.1 * (random.next() - 0.5))),
-    });
+    const data = new Float32Array(length).fill(1);
+    if (!name.includes("norm")) for (let i = 0; i < length; i++) data[i] = 0.1 * (random.next() - 0.5);
+    tensors.set(name, { shape: dims, data });
     parameters += length;
   }
   await mkdir(dir, { recursive: true });
-  await writeSafetensors(join(dir, "model.safetensors"), tensors);
+  await writeSafetensors(join(dir, "model.safetensors"), tensors, { dtype });
   await writeFile(join(dir, "config.json"), JSON.stringify(config));
   return parameters;
 }

@@ -5,22 +5,18 @@
 
 import { createInterface } from "node:readline";
 import { BroadcastChannel } from "node:worker_threads";
-import { advantageSchema } from "../../trainer/advantage/advantage.ts";
 import { PRESETS } from "../../trainer/algorithm.ts";
-import { sift, type Sifted } from "../../trainer/batch/sift.ts";
 import { buildTrajectory } from "../../trainer/batch/trajectories.ts";
-import type { Engine } from "../../trainer/engine/contract.ts";
 import { createOnnxEngine } from "../../trainer/engine/onnx/engine.ts";
 import { planMicrobatches } from "../../trainer/engine/onnx/microbatch.ts";
 import type { OnnxEngineOptions } from "../../trainer/engine/options.ts";
 import { learn } from "../../trainer/learn.ts";
-import type { CallRecord, RolloutRecord } from "../../trainer/records.ts";
+import type { RolloutRecord } from "../../trainer/records.ts";
 import type { OurSetup, OurUpdate, Ready } from "./protocol.ts";
+import { ADVANTAGE, groupsOf, recordsOf } from "./records.ts";
 import { ASK, type ThreadTime, TIME_CHANNEL } from "./runtime-time.ts";
 
 const MAX_TOKENS_PER_MICROBATCH = 1536;
-/** TRL's, so that gradient norms can be compared. */
-const ADVANTAGE = advantageSchema.parse({ ...PRESETS.grpo.advantage, epsilon: 1e-4 });
 
 const channel = new BroadcastChannel(TIME_CHANNEL);
 const answers: ThreadTime[] = [];
@@ -48,7 +44,7 @@ const engine = await createOnnxEngine(options);
 const reference = klCoefficient > 0 ? await createOnnxEngine(options) : undefined;
 if (method === "lora") await engine.exportAdapter(setup.adapter);
 const allThreads = 1 + threads * (reference === undefined ? 1 : 2);
-const records = await recordsOf(setup, engine);
+const records = await recordsOf(setup.rollouts, engine);
 say(sizes(records));
 
 for await (const line of lines) {
@@ -119,50 +115,6 @@ async function threadTimes(): Promise<ThreadTime[]> {
   channel.postMessage(ASK);
   await all;
   return [...answers];
-}
-
-function groupsOf(rollouts: readonly RolloutRecord[]): Sifted {
-  return sift(rollouts, {
-    credit: PRESETS.grpo.credit,
-    advantage: ADVANTAGE,
-    lineage: { base: 0, first: 1 },
-    step: 0,
-    maxStaleness: 0,
-  });
-}
-
-/** As the store would give them: sampled by the weights that are about to be trained. */
-async function recordsOf({ rollouts }: OurSetup, policy: Pick<Engine, "score">): Promise<RolloutRecord[]> {
-  const calls = rollouts.flatMap((rollout) => rollout.calls);
-  const scores = await policy.score(
-    calls.map(({ prompt, response }) => ({
-      tokens: Int32Array.of(...prompt, ...response),
-      lossMask: Uint8Array.from({ length: prompt.length + response.length }, (_, t) => Number(t >= prompt.length)),
-    })),
-  );
-  let at = 0;
-  return rollouts.map(({ group, reward, calls: made }, rollout) => ({
-    id: `r${rollout}`,
-    groupId: `g${group}`,
-    taskId: null,
-    reward,
-    status: "finished",
-    outcome: null,
-    intermediate: [],
-    calls: made.map(({ prompt, response }, turn): CallRecord => ({
-      callId: `r${rollout}c${turn}`,
-      promptTokenIds: Int32Array.from(prompt),
-      responseTokenIds: Int32Array.from(response),
-      behaviourLogprobs: scores[at++]?.logprobs.slice(prompt.length) ?? new Float32Array(),
-      policyVersion: 0,
-      trainable: true,
-      role: "main",
-      toolCallIds: [],
-      finishReason: "stop",
-      startedAt: 0,
-      latencyMs: 1,
-    })),
-  }));
 }
 
 function sizes(rollouts: readonly RolloutRecord[]): Ready {

@@ -27,6 +27,9 @@ export interface TrlSetup extends UpdateSetup {
   readonly group: number;
   /** Rows of one pass. */
   readonly passRows: number;
+  /** Default: the CPU, in float32. */
+  readonly device?: "cpu" | "cuda";
+  readonly precision?: "fp32" | "bf16";
 }
 
 const updateSchema = z.object({ ms: z.number(), gradNorm: z.number() });

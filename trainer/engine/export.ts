@@ -4,8 +4,8 @@ import { copyFile, mkdir, readdir, readFile, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { FulgurError, messageOf } from "#shared/errors.ts";
 import { type Tensor, syncFolder, writeSafetensors } from "../model/safetensors.ts";
+import { replaceFolder, writeSynced } from "./checkpoint.ts";
 import { linearPath, loraName, type LoraMethod, loraTargets } from "./lora.ts";
-import { replaceFolder, writeSynced } from "./onnx/checkpoint.ts";
 
 /** Files of a model folder that describe it, beside its weights. */
 const COPIED =
@@ -45,9 +45,14 @@ export async function writeAdapter(
 
 /**
  * Writes a Hugging Face folder in float32: the given weights, and config, tokenizer and chat template of `modelDir`.
+ * @param weights what they are, or what writes and syncs them as a safetensors file at a path
  * @throws FulgurError ERR_DISK when it cannot be written
  */
-export async function writeModel(dir: string, tensors: ReadonlyMap<string, Tensor>, modelDir: string): Promise<void> {
+export async function writeModel(
+  dir: string,
+  weights: ReadonlyMap<string, Tensor> | ((path: string) => Promise<void>),
+  modelDir: string,
+): Promise<void> {
   await writeFolder(dir, async (aside) => {
     for (const name of await readdir(modelDir)) {
       if (COPIED.test(name)) await copyFile(join(modelDir, name), join(aside, name));
@@ -55,7 +60,8 @@ export async function writeModel(dir: string, tensors: ReadonlyMap<string, Tenso
     const config: unknown = JSON.parse(await readFile(join(modelDir, "config.json"), "utf8"));
     const own = { ...(typeof config === "object" ? config : {}), torch_dtype: "float32", dtype: "float32" };
     await writeSynced(join(aside, "config.json"), `${JSON.stringify(own, null, 2)}\n`);
-    await writeSafetensors(join(aside, "model.safetensors"), tensors);
+    const path = join(aside, "model.safetensors");
+    await (typeof weights === "function" ? weights(path) : writeSafetensors(path, weights));
   });
 }
 

@@ -5,7 +5,7 @@ import * as z from "zod";
 /** Linear layers that LoRA can be put on. */
 export const LINEAR_LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"] as const;
 
-const loraSchema = z.strictObject({
+export const loraSchema = z.strictObject({
   type: z.literal("lora"),
   /** Columns of A and rows of B. */
   rank: z.int().min(1).max(512).default(16),
@@ -17,9 +17,9 @@ const loraSchema = z.strictObject({
   /** A PEFT adapter folder to go on from, instead of a fresh adapter. */
   adapterDir: z.string().min(1).optional(),
 });
-const fullSchema = z.strictObject({ type: z.literal("full") });
+export const fullSchema = z.strictObject({ type: z.literal("full") });
 
-const adamwSchema = z.strictObject({
+export const adamwSchema = z.strictObject({
   type: z.literal("adamw"),
   beta1: z.number().min(0).lt(1).default(0.9),
   beta2: z.number().min(0).lt(1).default(0.999),
@@ -53,6 +53,19 @@ export const onnxEngineOptionsSchema = z.strictObject({
    * threads in one; models whose copies would not fit in memory want 1. Default: one for each thread.
    */
   replicas: z.int().min(1).max(64).optional(),
+  /**
+   * Whether the frozen weights under LoRA are read where they lie, by all sessions, and not laid out for the products
+   * that they are in: slower, and much smaller. Default: beyond 1 GiB of them.
+   */
+  frozenAsInputs: z.boolean().optional(),
+  /**
+   * What activations of all replicas may take in memory, about. Batches that would take more keep those of one layer at a
+   * time, compute them again in the backward pass, and cut the head's logits into parts: long contexts, big vocabularies.
+   */
+  maxActivationBytes: z
+    .int()
+    .min(0)
+    .default(6 * 2 ** 30),
   /** Padded tokens that one pass of the graph may hold; bounds memory, and about 1k keeps activations in cache. */
   maxTokensPerMicrobatch: z.int().min(1).default(1536),
 });

@@ -23,9 +23,15 @@ export interface TensorFile {
   /** @throws FulgurError ERR_MODEL when there is no such tensor */
   shapeOf(name: string): readonly number[];
   /** Reads one tensor as float32, straight into its own buffer. @throws FulgurError ERR_MODEL as `shapeOf` */
-  read(name: string): Promise<Tensor>;
+  read(name: string, options?: ReadOptions): Promise<Tensor>;
   readonly metadata: Readonly<Record<string, string>>;
   close(): Promise<void>;
+}
+
+/** Where tensors are read to. */
+export interface ReadOptions {
+  /** Whether into memory that worker threads share. */
+  readonly shared?: boolean;
 }
 
 const BYTES: Readonly<Record<StoredType, number>> = { F32: 4, F16: 2, BF16: 2 };
@@ -69,9 +75,9 @@ export async function openSafetensors(path: string): Promise<TensorFile> {
       names: [...entries.keys()],
       metadata,
       shapeOf: (name) => entryOf(name).shape,
-      read: async (name) => {
+      read: async (name, { shared = false } = {}) => {
         const entry = entryOf(name);
-        return { shape: entry.shape, data: await readTensor(file, entry, path) };
+        return { shape: entry.shape, data: await readTensor(file, entry, { path, shared }) };
       },
       close: () => file.close(),
     };
@@ -117,7 +123,7 @@ export async function openModelWeights(modelDir: string): Promise<TensorFile> {
     names: Object.keys(index.data.weight_map),
     metadata: {},
     shapeOf: (name) => shardOf(name).shapeOf(name),
-    read: (name) => shardOf(name).read(name),
+    read: (name, options) => shardOf(name).read(name, options),
     close,
   };
 }
@@ -145,8 +151,9 @@ export async function readSafetensors(path: string): Promise<Map<string, Tensor>
 export async function readModelWeights(
   modelDir: string,
   shapes: ReadonlyMap<string, readonly number[]>,
+  options?: ReadOptions,
 ): Promise<Map<string, Tensor>> {
-  return readChecked(await openModelWeights(modelDir), modelDir, shapes);
+  return readChecked(await openModelWeights(modelDir), modelDir, shapes, options);
 }
 
 /**
@@ -164,6 +171,7 @@ async function readChecked(
   file: TensorFile,
   source: string,
   shapes: ReadonlyMap<string, readonly number[]>,
+  options?: ReadOptions,
 ): Promise<Map<string, Tensor>> {
   try {
     const present = new Set(file.names);
@@ -183,7 +191,7 @@ async function readChecked(
           `${source}: "${name}" has shape [${found.join(", ")}], but its config asks for [${shape.join(", ")}].`,
         );
       }
-      tensors.set(name, await file.read(name));
+      tensors.set(name, await file.read(name, options));
     }
     return tensors;
   } finally {
@@ -302,13 +310,32 @@ async function readHeader(
   return { entries, metadata };
 }
 
-async function readTensor(file: FileHandle, entry: Entry, path: string): Promise<Float32Array> {
-  const bytes = new Uint8Array(entry.end - entry.begin);
-  await readExactly(file, bytes, entry.begin, path);
-  if (entry.dtype === "F32") return new Float32Array(bytes.buffer);
-  const halves = new Uint16Array(bytes.buffer);
-  return entry.dtype === "BF16" ? fromBfloat16(halves) : fromFloat16(halves);
+async function readTensor(
+  file: FileHandle,
+  entry: Entry,
+  { path, shared }: { readonly path: string; readonly shared: boolean },
+): Promise<Float32Array> {
+  const { dtype, begin } = entry;
+  const size = elements(entry.shape) * 4;
+  const buffer = shared ? new SharedArrayBuffer(size) : new ArrayBuffer(size);
+  const values = new Float32Array(buffer);
+  if (dtype === "F32") {
+    await readExactly(file, new Uint8Array(buffer), begin, path);
+    return values;
+  }
+  const expand = dtype === "BF16" ? fromBfloat16 : fromFloat16;
+  // Piece by piece: an embedding's halves would else lie beside it whole.
+  const halves = new Uint16Array(Math.min(PIECE, values.length));
+  for (let at = 0; at < values.length; at += PIECE) {
+    const piece = halves.subarray(0, Math.min(PIECE, values.length - at));
+    await readExactly(file, new Uint8Array(piece.buffer, 0, piece.byteLength), begin + at * 2, path);
+    expand(piece, values.subarray(at, at + piece.length));
+  }
+  return values;
 }
+
+/** Numbers that are expanded at once. */
+const PIECE = 2 ** 22;
 
 async function readExactly(file: FileHandle, into: Uint8Array, position: number, path: string): Promise<void> {
   let done = 0;
@@ -327,10 +354,9 @@ async function writeAll(file: FileHandle, bytes: Uint8Array): Promise<void> {
   }
 }
 
-function fromBfloat16(halves: Uint16Array): Float32Array {
-  const bits = new Uint32Array(halves.length);
+function fromBfloat16(halves: Uint16Array, into: Float32Array): void {
+  const bits = new Uint32Array(into.buffer, into.byteOffset, into.length);
   for (let i = 0; i < halves.length; i++) bits[i] = (halves[i] ?? 0) << 16;
-  return new Float32Array(bits.buffer);
 }
 
 function toBfloat16(values: Float32Array): Uint16Array {
@@ -345,18 +371,16 @@ function toBfloat16(values: Float32Array): Uint16Array {
   return halves;
 }
 
-function fromFloat16(halves: Uint16Array): Float32Array {
-  const values = new Float32Array(halves.length);
+function fromFloat16(halves: Uint16Array, into: Float32Array): void {
   for (let i = 0; i < halves.length; i++) {
     const half = halves[i] ?? 0;
     const sign = half & 0x8000 ? -1 : 1;
     const exponent = (half >> 10) & 0x1f;
     const fraction = half & 0x3ff;
-    if (exponent === 0) values[i] = sign * fraction * 2 ** -24;
-    else if (exponent === 31) values[i] = fraction === 0 ? sign * Infinity : NaN;
-    else values[i] = sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
+    if (exponent === 0) into[i] = sign * fraction * 2 ** -24;
+    else if (exponent === 31) into[i] = fraction === 0 ? sign * Infinity : NaN;
+    else into[i] = sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
   }
-  return values;
 }
 
 function isStoredType(dtype: string): dtype is StoredType {

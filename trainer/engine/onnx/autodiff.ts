@@ -115,7 +115,7 @@ export class Tape {
 export const RULES: Readonly<Record<Operation, Rule>> = {
   /**
    * y_NO = scale · x_NI · w_OIᵀ + addend, where addend is a bias [O] (attribute `bias` 1), a residual [N, O], or "".
-   * Attributes `inputs` and `outputs` are I and O.
+   * Attributes `inputs` and `outputs` are I and O; `asLaid` 1 spares a copy of w in the backward pass.
    */
   linear: {
     forward: (graph, [x = "", w = "", addend = ""], { scale = 1 }) => {
@@ -123,15 +123,13 @@ export const RULES: Readonly<Record<Operation, Rule>> = {
       return { outputs: [graph.node("Gemm", inputs, { transB: int(1), alpha: float(scale) })], saved: [] };
     },
     vjp: (graph, { inputs: [x = "", w = "", addend = ""], attributes }, [dy = ""]) => {
-      const { scale = 1, bias = 0, inputs: width = 0, outputs: outWidth = 0 } = attributes;
+      const { scale = 1, bias = 0, inputs: width = 0, outputs: outWidth = 0, asLaid = 0 } = attributes;
       const alpha = float(scale);
+      // The runtime reads a right factor that lies transposed faster; a constant is laid so once, a small one at little cost.
+      const wT = (): Value => (asLaid === 1 ? w : flipped(graph, w));
       return [
-        // The runtime reads a right factor that lies transposed faster, and w is small enough to be laid so first.
         (sum) =>
-          graph.node("Gemm", sum === undefined ? [dy, flipped(graph, w)] : [dy, flipped(graph, w), sum], {
-            transB: int(1),
-            alpha,
-          }),
+          graph.node("Gemm", sum === undefined ? [dy, wT()] : [dy, wT(), sum], { transB: int(1 - asLaid), alpha }),
         // A left factor that it has to transpose itself is slow: the narrower of x and dy is written out transposed.
         plus(graph, () =>
           width < outWidth

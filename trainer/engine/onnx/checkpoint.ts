@@ -1,40 +1,12 @@
-/**
- * Training checkpoints: a folder with the trained weights, the optimizer's moments and `checkpoint.json`,
- * which names the files' sha256 and what they belong to. The folder is written aside and renamed, so it is whole or absent.
- */
+/** The tensors of this engine's checkpoints; the folder around them is every engine's (../checkpoint.ts). */
 
-import { createHash } from "node:crypto";
-import { createReadStream } from "node:fs";
-import { mkdir, open, readFile, rename, rm } from "node:fs/promises";
-import { dirname, join } from "node:path";
-import { pipeline } from "node:stream/promises";
-import * as z from "zod";
+import { join } from "node:path";
 import { FulgurError, messageOf } from "#shared/errors.ts";
-import { readSafetensors, syncFolder, type Tensor, writeSafetensors } from "../../model/safetensors.ts";
-
-const FORMAT = 1;
-const FILES = ["weights.safetensors", "first-moments.safetensors", "second-moments.safetensors"] as const;
-const word = z
-  .int()
-  .min(-(2 ** 31))
-  .max(2 ** 32);
-
-const manifestSchema = z.strictObject({
-  format: z.literal(FORMAT),
-  /** What the tensors belong to; compared as a whole with the engine's own. */
-  identity: z.string(),
-  /** Optimizer steps taken. */
-  step: z.int().nonnegative(),
-  random: z.tuple([word, word, word, word]),
-  sha256: z.record(z.enum(FILES), z.string().regex(/^[0-9a-f]{64}$/)),
-});
-type Manifest = z.infer<typeof manifestSchema>;
+import { readSafetensors, type Tensor, writeSafetensors } from "../../model/safetensors.ts";
+import { CHECKPOINT_FILES, type CheckpointState, proveCheckpointFolder, writeCheckpointFolder } from "../checkpoint.ts";
 
 /** All that a run needs to go on bit for bit. */
-export interface Checkpoint {
-  readonly identity: string;
-  readonly step: number;
-  readonly random: readonly [number, number, number, number];
+export interface Checkpoint extends CheckpointState {
   readonly weights: ReadonlyMap<string, Tensor>;
   readonly firstMoments: ReadonlyMap<string, Tensor>;
   readonly secondMoments: ReadonlyMap<string, Tensor>;
@@ -45,38 +17,12 @@ export interface Checkpoint {
  * @throws FulgurError ERR_DISK when it cannot be written
  */
 export async function writeCheckpoint(dir: string, checkpoint: Checkpoint): Promise<void> {
-  const aside = `${dir}.${process.pid}.tmp`;
-  try {
-    await rm(aside, { recursive: true, force: true });
-    await mkdir(aside, { recursive: true });
-    const [weights, firstMoments, secondMoments] = FILES;
-    await writeSafetensors(join(aside, weights), checkpoint.weights);
-    await writeSafetensors(join(aside, firstMoments), checkpoint.firstMoments);
-    await writeSafetensors(join(aside, secondMoments), checkpoint.secondMoments);
-    const manifest: Manifest = {
-      format: FORMAT,
-      identity: checkpoint.identity,
-      step: checkpoint.step,
-      random: [...checkpoint.random],
-      sha256: {
-        [weights]: await sha256Of(join(aside, weights)),
-        [firstMoments]: await sha256Of(join(aside, firstMoments)),
-        [secondMoments]: await sha256Of(join(aside, secondMoments)),
-      },
-    };
-    await writeSynced(join(aside, "checkpoint.json"), `${JSON.stringify(manifest, null, 2)}\n`);
-    await syncFolder(aside);
-    await replaceFolder(aside, dir);
-  } catch (cause) {
-    await rm(aside, { recursive: true, force: true });
-    throw new FulgurError(
-      "ERR_DISK",
-      `Cannot write the checkpoint ${dir} (${messageOf(cause)}). Check its folder and free space.`,
-      {
-        cause,
-      },
-    );
-  }
+  const { weights, firstMoments, secondMoments } = checkpoint;
+  await writeCheckpointFolder(dir, checkpoint, async (aside) => {
+    for (const [i, tensors] of [weights, firstMoments, secondMoments].entries()) {
+      await writeSafetensors(join(aside, CHECKPOINT_FILES[i] ?? ""), tensors);
+    }
+  });
 }
 
 /**
@@ -85,81 +31,19 @@ export async function writeCheckpoint(dir: string, checkpoint: Checkpoint): Prom
  * @throws FulgurError ERR_CHECKPOINT when it is missing, torn, altered or foreign
  */
 export async function readCheckpoint(dir: string, identity: string): Promise<Checkpoint> {
-  const refuse = (what: string, cause?: unknown): never => {
-    throw new FulgurError("ERR_CHECKPOINT", `${dir} ${what}`, { cause });
-  };
-  let text = "";
-  try {
-    text = await readFile(join(dir, "checkpoint.json"), "utf8");
-  } catch (cause) {
-    refuse(`is no checkpoint (${messageOf(cause)}). Name a folder that a save wrote, or start without one.`, cause);
-  }
-  const parsed = manifestSchema.safeParse(parseJson(text));
-  if (!parsed.success) return refuse("has an unreadable checkpoint.json. Resume from an earlier checkpoint.");
-  const manifest = parsed.data;
-  if (manifest.identity !== identity) {
-    return refuse(
-      `belongs to "${manifest.identity}", but this engine is "${identity}". Resume with the model and method it was made with.`,
-    );
-  }
+  const state = await proveCheckpointFolder(dir, identity);
   const tensors: Map<string, Tensor>[] = [];
-  for (const file of FILES) {
-    const path = join(dir, file);
+  for (const file of CHECKPOINT_FILES) {
     try {
-      const actual = await sha256Of(path);
-      if (actual !== manifest.sha256[file]) {
-        refuse(
-          `is torn or altered: ${file} has sha256 ${actual.slice(0, 12)}…, not ${manifest.sha256[file].slice(0, 12)}…. Resume from an earlier checkpoint.`,
-        );
-      }
-      tensors.push(await readSafetensors(path));
+      tensors.push(await readSafetensors(join(dir, file)));
     } catch (cause) {
-      if (cause instanceof FulgurError && cause.code === "ERR_CHECKPOINT") throw cause;
-      refuse(`is torn: ${messageOf(cause)} Resume from an earlier checkpoint.`, cause);
+      throw new FulgurError(
+        "ERR_CHECKPOINT",
+        `${dir} is torn: ${messageOf(cause)} Resume from an earlier checkpoint.`,
+        { cause },
+      );
     }
   }
   const [weights = new Map(), firstMoments = new Map(), secondMoments = new Map()] = tensors;
-  return { identity, step: manifest.step, random: manifest.random, weights, firstMoments, secondMoments };
-}
-
-/** Writes a file and syncs it. */
-export async function writeSynced(path: string, text: string): Promise<void> {
-  const file = await open(path, "w");
-  try {
-    await file.writeFile(text);
-    await file.sync();
-  } finally {
-    await file.close();
-  }
-}
-
-/**
- * Renames a finished folder into place; what stood there is moved away first and then deleted. Between the two renames
- * neither is there: whoever cannot afford that gives each checkpoint a name of its own.
- */
-export async function replaceFolder(finished: string, dir: string): Promise<void> {
-  const old = `${dir}.${process.pid}.old`;
-  await rm(old, { recursive: true, force: true });
-  try {
-    await rename(dir, old);
-  } catch (error) {
-    if (!(error instanceof Error && "code" in error && error.code === "ENOENT")) throw error;
-  }
-  await rename(finished, dir);
-  await syncFolder(dirname(dir));
-  await rm(old, { recursive: true, force: true });
-}
-
-async function sha256Of(path: string): Promise<string> {
-  const hash = createHash("sha256");
-  await pipeline(createReadStream(path), hash);
-  return hash.digest("hex");
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return undefined;
-  }
+  return { ...state, weights, firstMoments, secondMoments };
 }

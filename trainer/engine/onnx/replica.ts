@@ -11,7 +11,7 @@ import type { Tensor as HostTensor } from "../../model/safetensors.ts";
 import type { OptimizerConfig } from "../options.ts";
 import { adamw } from "./adamw.ts";
 import { rateFactor } from "../value-head.ts";
-import { ATTENTION_BLOCKS, buildDecoderGraph, type DecoderGraph, type Pass } from "./decoder-graph.ts";
+import { ATTENTION_BLOCKS, buildDecoderGraph, type DecoderGraph, HEAD_BLOCKS, type Pass } from "./decoder-graph.ts";
 import type { Microbatch, MicrobatchScores } from "./microbatch.ts";
 import { Muon, usesMuon } from "./muon.ts";
 import { type ParameterSlot, type ParameterStore, view } from "./parameters.ts";
@@ -26,6 +26,9 @@ export interface ReplicaSetup {
   readonly loraScale: number | null;
   readonly store: ParameterStore;
   readonly frozen: ReadonlyMap<string, HostTensor>;
+  readonly frozenAsInputs: boolean;
+  /** Batches whose activations would take about more go through a lean graph. */
+  readonly maxActivationBytes: number;
   /** Which of the store's gradient buffers is this replica's. */
   readonly index: number;
   /** Parameters whose sums and updates are this replica's work. */
@@ -58,7 +61,7 @@ const HIDDEN = -1e30;
 /** One worker's sessions and buffers. */
 export class Replica {
   readonly #setup: ReplicaSetup;
-  readonly #passes = new Map<Pass, Promise<Loaded>>();
+  readonly #passes = new Map<string, Promise<Loaded>>();
   readonly #weights: Readonly<Record<string, Tensor>>;
   readonly #gradients: ReadonlyMap<string, Float32Array>;
   readonly #attentions = new Map<number, AttentionFeeds>();
@@ -72,9 +75,11 @@ export class Replica {
     const { slots, weights, gradients } = setup.store;
     const own = gradients[setup.index];
     if (own === undefined) throw new FulgurError("ERR_INTERNAL", `Replica ${setup.index} has no gradient buffer.`);
-    this.#weights = Object.fromEntries(
-      slots.map((slot) => [slot.name, new Tensor("float32", view(weights, slot), slot.shape)]),
-    );
+    const inputs = setup.frozenAsInputs ? [...setup.frozen] : [];
+    this.#weights = Object.fromEntries([
+      ...slots.map((slot) => [slot.name, new Tensor("float32", view(weights, slot), slot.shape)] as const),
+      ...inputs.map(([name, { shape, data }]) => [name, new Tensor("float32", data, shape)] as const),
+    ]);
     this.#gradients = new Map(slots.map((slot) => [slot.name, view(own, slot)]));
     this.#muon = new Muon(setup.threads);
   }
@@ -86,15 +91,17 @@ export class Replica {
 
   /** Scores the targets of one batch. */
   async score(microbatch: Microbatch): Promise<MicrobatchScores> {
-    const { session, graph } = await this.#load("score");
-    return scoresOf(await session.run(this.#feeds(microbatch)), graph);
+    const lean = this.#isLarge(microbatch);
+    const { session, graph } = await this.#load("score", lean);
+    return scoresOf(await session.run(this.#feeds(microbatch, lean)), graph);
   }
 
   /** Adds one batch's gradient to this replica's buffer. */
   async backward(microbatch: Microbatch): Promise<MicrobatchScores> {
     const { batch, time, tokens, dLogprobs, dEntropy, dValues } = microbatch;
-    const { session, graph } = await this.#load(dEntropy === null ? "backward" : "backward+entropy");
-    const feeds = this.#feeds(microbatch);
+    const lean = this.#isLarge(microbatch);
+    const { session, graph } = await this.#load(dEntropy === null ? "backward" : "backward+entropy", lean);
+    const feeds = this.#feeds(microbatch, lean);
     feeds["dLogprobs"] = new Tensor("float32", dLogprobs, [dLogprobs.length, 1]);
     if (dEntropy !== null) feeds["dEntropy"] = new Tensor("float32", dEntropy, [dEntropy.length, 1]);
     if (graph.values !== null) feeds["dValues"] = new Tensor("float32", dValues, [dValues.length, 1]);
@@ -160,19 +167,35 @@ export class Replica {
     this.#clean = true;
   }
 
-  #load(pass: Pass): Promise<Loaded> {
-    let loaded = this.#passes.get(pass);
+  /** By its sizes alone, so that a run that is resumed goes through the same graphs. */
+  #isLarge({ batch, time, rows }: Microbatch): boolean {
+    const { architecture, maxActivationBytes } = this.#setup;
+    return rows.length >= HEAD_BLOCKS && activationBytes(architecture, batch, time, rows.length) > maxActivationBytes;
+  }
+
+  #load(pass: Pass, lean = false): Promise<Loaded> {
+    const key = lean ? `${pass}, lean` : pass;
+    let loaded = this.#passes.get(key);
     if (loaded === undefined) {
-      const { architecture, temperature, store, frozen, loraScale, threads } = this.#setup;
+      const { architecture, temperature, store, frozen, frozenAsInputs, loraScale, threads } = this.#setup;
       const trained = new Map(store.slots.map(({ name, shape }) => [name, shape]));
-      const graph = buildDecoderGraph({ architecture, pass, temperature, trained, frozen, loraScale });
+      const graph = buildDecoderGraph({
+        architecture,
+        pass,
+        temperature,
+        trained,
+        frozen,
+        frozenAsInputs,
+        lean,
+        loraScale,
+      });
       loaded = openSession(graph.bytes, threads).then((session) => ({ session, graph: { ...graph, bytes: EMPTY } }));
-      this.#passes.set(pass, loaded);
+      this.#passes.set(key, loaded);
     }
     return loaded;
   }
 
-  #feeds({ batch, time, tokens, rows, targets }: Microbatch): Record<string, Tensor> {
+  #feeds({ batch, time, tokens, rows, targets }: Microbatch, lean: boolean): Record<string, Tensor> {
     const { cos, sin } = this.#rotations(time);
     return {
       ...this.#weights,
@@ -180,6 +203,7 @@ export class Replica {
       rows: new Tensor("int64", rows, [rows.length, 1]),
       targets: new Tensor("int64", targets, [targets.length, 1]),
       ...this.#attention(time),
+      ...(lean ? { headBounds: new Tensor("int64", evenBounds(rows.length, HEAD_BLOCKS), [HEAD_BLOCKS + 1]) } : {}),
       cos,
       sin,
     };
@@ -205,12 +229,9 @@ export class Replica {
       const mask = new Float32Array(rows * time);
       for (let row = 0; row < rows; row++)
         mask.fill(HIDDEN, row * time + Math.floor(row / group) + 1, (row + 1) * time);
-      const bounds = BigInt64Array.from({ length: ATTENTION_BLOCKS + 1 }, (_, i) =>
-        BigInt(Math.round((i * time) / ATTENTION_BLOCKS)),
-      );
       feeds = {
         mask: new Tensor("float32", mask, [rows, time]),
-        bounds: new Tensor("int64", bounds, [ATTENTION_BLOCKS + 1]),
+        bounds: new Tensor("int64", evenBounds(time, ATTENTION_BLOCKS), [ATTENTION_BLOCKS + 1]),
       };
       // A few lengths recur within a batch; keeping every length ever seen would grow without end.
       if (this.#attentions.size >= 32) this.#attentions.clear();
@@ -221,6 +242,21 @@ export class Replica {
 }
 
 const EMPTY = new Uint8Array();
+
+/** Where `blocks` even parts of a length begin, and its end. */
+function evenBounds(length: number, blocks: number): BigInt64Array {
+  return BigInt64Array.from({ length: blocks + 1 }, (_, i) => BigInt(Math.round((i * length) / blocks)));
+}
+
+/**
+ * About what a backward pass keeps of its forward pass: in each layer some twelve arrays of the width and four of the feed-forward,
+ * the causal half of attention's scores twice, and four arrays of logits.
+ */
+function activationBytes(a: Architecture, batch: number, time: number, targets: number): number {
+  const perToken = 12 * a.width + 4 * a.feedForward;
+  const attention = 1.2 * a.heads * time;
+  return 4 * (a.layers * batch * time * (perToken + attention) + 4 * targets * a.vocab);
+}
 
 function scoresOf(results: InferenceSession.OnnxValueMapType, graph: DecoderGraph): MicrobatchScores {
   return {

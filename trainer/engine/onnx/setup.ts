@@ -6,12 +6,16 @@ import { FulgurError } from "#shared/errors.ts";
 import { readArchitecture, weightShapes } from "../../model/architecture.ts";
 import { readModelWeights, readTensors, type Tensor } from "../../model/safetensors.ts";
 import type { EngineInfo } from "../contract.ts";
-import { initialLora, loraShapes, loraTargets } from "../lora.ts";
+import { identityOf } from "../identity.ts";
+import { initialLora, loraShapes } from "../lora.ts";
 import { type OnnxEngineConfig, type OnnxEngineOptions, onnxEngineOptionsSchema } from "../options.ts";
 import { Random } from "../random.ts";
 import { initialValueHead } from "../value-head.ts";
 import { createParameterStore, dealSlots, type ParameterStore } from "./parameters.ts";
 import type { ReplicaSetup } from "./replica.ts";
+
+/** Frozen weights of more are read where they lie by all sessions; as constants they would be held several times by each. */
+const MAX_CONSTANT_BYTES = 2 ** 30;
 
 /** An engine before its threads are started. */
 export interface Prepared {
@@ -45,7 +49,8 @@ export async function prepare(options: OnnxEngineOptions): Promise<Prepared> {
 
   const architecture = await readArchitecture(modelDir);
   const shapes = weightShapes(architecture);
-  const base = await readModelWeights(modelDir, shapes);
+  // Under LoRA all replicas read the base, so it is shared; full weights are laid out anew anyway.
+  const base = await readModelWeights(modelDir, shapes, { shared: method.type === "lora" });
   const random = Random.seeded(method.type === "lora" ? method.seed : 0);
   let trained: ReadonlyMap<string, Tensor> = base;
   if (method.type === "lora") {
@@ -56,7 +61,8 @@ export async function prepare(options: OnnxEngineOptions): Promise<Prepared> {
         : await readTensors(join(method.adapterDir, "adapter_model.safetensors"), adapterShapes);
   }
   if (config.valueHead) trained = new Map([...trained, ...initialValueHead(architecture.width)]);
-  const frozen: ReadonlyMap<string, Tensor> = method.type === "lora" ? shared(base) : new Map();
+  const frozen: ReadonlyMap<string, Tensor> = method.type === "lora" ? base : new Map();
+  const frozenAsInputs = config.frozenAsInputs ?? sizeOf(frozen) * 4 > MAX_CONSTANT_BYTES;
   const store = createParameterStore(trained, replicas);
   const setups = dealSlots(store.slots, replicas).map((owned, index) => ({
     architecture,
@@ -66,6 +72,8 @@ export async function prepare(options: OnnxEngineOptions): Promise<Prepared> {
     loraScale: method.type === "lora" ? method.alpha / method.rank : null,
     store,
     frozen,
+    frozenAsInputs,
+    maxActivationBytes: config.maxActivationBytes / replicas,
     index,
     owned,
   }));
@@ -78,31 +86,13 @@ export async function prepare(options: OnnxEngineOptions): Promise<Prepared> {
     architecture,
     parameters: { total: method.type === "lora" ? trainedCount + sizeOf(base) : trainedCount, trained: trainedCount },
   };
-  return { config, info, store, frozen, setups, random, identity: identityOf(config, info, frozen) };
+  return { config, info, store, frozen, setups, random, identity: identityOf(info, config, sha256Of(frozen)) };
 }
 
-function identityOf(config: OnnxEngineConfig, info: EngineInfo, frozen: ReadonlyMap<string, Tensor>): string {
-  const { family, layers, width, vocab } = info.architecture;
-  const { method, optimizer, valueHead } = config;
-  const model = `${family} ${layers}x${width} vocab ${vocab}`;
-  const trainer = valueHead ? `${optimizer.type}, value head` : optimizer.type;
-  if (method.type === "full") return `${model}, full weights, ${trainer}`;
-  // An adapter means nothing on other base weights, whatever their shapes.
+function sha256Of(frozen: ReadonlyMap<string, Tensor>): string {
   const hash = createHash("sha256");
   for (const { data } of frozen.values()) hash.update(new Uint8Array(data.buffer, data.byteOffset, data.byteLength));
-  const base = hash.digest("hex").slice(0, 16);
-  return `${model}, base ${base}, lora rank ${method.rank} alpha ${method.alpha} on ${loraTargets(method).join("+")}, ${trainer}`;
-}
-
-/** Copies weights into memory that worker threads share, once for all of them. */
-function shared(tensors: ReadonlyMap<string, Tensor>): Map<string, Tensor> {
-  const result = new Map<string, Tensor>();
-  for (const [name, { shape, data }] of tensors) {
-    const copy = new Float32Array(new SharedArrayBuffer(data.byteLength));
-    copy.set(data);
-    result.set(name, { shape, data: copy });
-  }
-  return result;
+  return hash.digest("hex");
 }
 
 function sizeOf(tensors: ReadonlyMap<string, Tensor>): number {

@@ -199,6 +199,68 @@ describe("options", () => {
   });
 });
 
+test.each(["llama", "qwen2", "qwen3"])(
+  "frozen weights that are read where they lie give what constants give: %s",
+  async (family) => {
+    const adapters: Float32Array[][] = [];
+    const scores: number[][] = [];
+    for (const frozenAsInputs of [false, true]) {
+      const engine = await make({
+        modelDir: modelOf(family),
+        method: { type: "lora", rank: 4, targets: ["q_proj", "v_proj", "gate_proj", "down_proj"] },
+        frozenAsInputs,
+        valueHead: true,
+      });
+      await train(engine, 3);
+      scores.push(await targetScores(engine));
+      const out = join(dir, `adapter-${frozenAsInputs}`);
+      await engine.exportAdapter(out);
+      adapters.push([...(await readSafetensors(join(out, "adapter_model.safetensors"))).values()].map((t) => t.data));
+    }
+    expectNear(scores[1] ?? [], scores[0] ?? []);
+    const [constants = [], inputs = []] = adapters;
+    expect(constants.length).toBeGreaterThan(0);
+    for (const [i, values] of constants.entries()) {
+      expect(values.some((value) => value !== 0)).toBe(true);
+      expectNear([...(inputs[i] ?? [])], [...values]);
+    }
+  },
+);
+
+test.each([
+  ["llama", "lora"],
+  ["qwen2", "full"],
+  ["qwen3", "lora"],
+  ["llama", "full"],
+] as const)("what is computed again and in parts gives what is kept gives: %s, %s", async (family, type) => {
+  // Rows of several lengths and enough targets for every part of the head.
+  const samples = [sampleOf(12, [2, 3, 5, 7, 11]), sampleOf(9, [1, 4, 6, 8]), sampleOf(5, [1, 4])];
+  const cotangents = samples.map(({ tokens }, i) => ({
+    dLogprobs: Float32Array.from(tokens, (_, t) => Math.sin(i + t)),
+    dEntropy: Float32Array.from(tokens, (_, t) => 0.1 * Math.cos(i + t)),
+    dValues: Float32Array.from(tokens, (_, t) => 0.2 * Math.cos(i - t)),
+  }));
+  const found: { scores: number[]; norms: number[]; after: number[] }[] = [];
+  for (const maxActivationBytes of [2 ** 32, 0]) {
+    const method = type === "lora" ? ({ type, rank: 4 } as const) : ({ type } as const);
+    const engine = await make({ modelDir: modelOf(family), method, valueHead: true, maxActivationBytes });
+    const norms: number[] = [];
+    let scores: number[] = [];
+    for (let step = 0; step < 3; step++) {
+      const results = await engine.backward(samples, cotangents);
+      scores = results.flatMap(({ logprobs, entropy, values }) => [...logprobs, ...entropy, ...(values ?? [])]);
+      norms.push((await engine.step({ learningRate: 0.01, maxGradNorm: 1 })).gradNorm);
+    }
+    const after = (await engine.score(samples)).flatMap(({ logprobs, entropy }) => [...logprobs, ...entropy]);
+    found.push({ scores, norms, after });
+  }
+  const [kept, again] = found;
+  expect(kept?.norms.every((norm) => norm > 0.01)).toBe(true);
+  expectNear(again?.norms ?? [], kept?.norms ?? []);
+  expectNear(again?.scores ?? [], kept?.scores ?? []);
+  expectNear(again?.after ?? [], kept?.after ?? []);
+});
+
 test("replicas share the work without changing the result", async () => {
   const samples = Array.from({ length: 9 }, (_, i) => sampleOf(4 + i, [1, 3 + i]));
   const norms: number[] = [];
