@@ -1,9 +1,12 @@
 import { join } from "node:path";
 import type { EdgeClient } from "#shared/client.ts";
-import { FulgurError } from "#shared/errors.ts";
+import { FulgurError, messageOf } from "#shared/errors.ts";
+import { inferenceClient } from "#shared/inference-client.ts";
 import { shardOf, type Placement } from "#shared/shards.ts";
 import { mintToken } from "#shared/tokens.ts";
+import { urlListSchema } from "#shared/url-list.ts";
 import { patient } from "../trainer/patience.ts";
+import { inferenceFleet } from "../trainer/release/fleet.ts";
 import { makeBaseVersion, type BaseVersion } from "./base-version.ts";
 import { ownClient, TENANT } from "./edge-access.ts";
 import { ensureKeys, type Keys } from "./keys.ts";
@@ -22,6 +25,8 @@ export interface InstallationOptions {
   readonly ports: Ports;
   readonly task: LocalTask;
   readonly supervisor: Supervisor;
+  /** Servers that run elsewhere, with commas between, in place of an endpoint of the installation's own. */
+  readonly inferenceUrl?: string | undefined;
   /** Called as each part answers. */
   readonly onListening: (name: string, url: string, ms: number) => void;
 }
@@ -30,7 +35,7 @@ export interface Installation {
   readonly keys: Keys;
   readonly base: BaseVersion;
   readonly client: EdgeClient;
-  /** `store` is the shard that the local tenant lives in. */
+  /** `store` is the shard that the local tenant lives in; `inference` may be several, with commas between. */
   readonly urls: { readonly store: string; readonly inference: string; readonly edge: string };
 }
 
@@ -52,7 +57,7 @@ export async function startInstallation(options: InstallationOptions): Promise<I
     onListening(part.name, first.url ?? "", performance.now() - startedAt);
   };
   const storeUrls = storePorts.map(localUrl);
-  const inferenceUrl = localUrl(ports.inference);
+  const inferenceUrl = options.inferenceUrl ?? localUrl(ports.inference);
   const edgeUrl = localUrl(ports.edge);
   const stores = Promise.all(
     storePorts.map((port, shard) => {
@@ -66,17 +71,20 @@ export async function startInstallation(options: InstallationOptions): Promise<I
       });
     }),
   );
-  const inference = run(
-    inferencePart({
-      port: ports.inference,
-      // The copy under the state, not the checkout's model: the versions of this state are adapters of exactly that one.
-      model: base.artifact,
-      adapterDir: state.policies,
-      // Read when the first token comes, which the edge itself sends.
-      jwks: `${edgeUrl}/.well-known/jwks.json`,
-      logDir: state.logs,
-    }),
-  );
+  const ownInference = async (): Promise<void> => {
+    if (options.inferenceUrl !== undefined) return;
+    await run(
+      inferencePart({
+        port: ports.inference,
+        // The copy under the state, not the checkout's model: the versions of this state are adapters of exactly that one.
+        model: base.artifact,
+        adapterDir: state.policies,
+        // Read when the first token comes, which the edge itself sends.
+        jwks: `${edgeUrl}/.well-known/jwks.json`,
+        logDir: state.logs,
+      }),
+    );
+  };
   const edge = async (): Promise<Placement> => {
     const placement = { shards: storeUrls.length, homes: {} };
     if (storeUrls.length > 1) {
@@ -97,7 +105,7 @@ export async function startInstallation(options: InstallationOptions): Promise<I
     );
     return placement;
   };
-  const [placement] = await Promise.all([edge(), stores, inference]);
+  const [placement] = await Promise.all([edge(), stores, ownInference()]);
   const urls = { store: storeUrls[shardOf(TENANT, placement)] ?? "", inference: inferenceUrl, edge: edgeUrl };
   return { keys, base, urls, client: ownClient(urls.edge, keys.edge, "admin") };
 }
@@ -136,13 +144,14 @@ export async function proveBaseVersion(
   artifact: string,
 ): Promise<void> {
   const { token } = await mintToken(keys.edge, { tenantId: TENANT, scopes: ["trainer"], ttlSeconds: 60 });
-  const response = await fetch(`${urls.inference}/v1/load_lora_adapter`, {
-    method: "POST",
-    headers: { authorization: `Bearer ${token}`, "content-type": "application/json" },
-    body: JSON.stringify({ lora_name: name, lora_path: artifact }),
-    signal: AbortSignal.timeout(60_000),
-  });
-  const said = await response.text();
-  if (!response.ok)
-    throw new FulgurError("ERR_MODEL", `inference did not load ${name} from ${artifact}: ${said.slice(0, 500)}`);
+  const key = process.env["FULGUR_INFERENCE_KEY"] || token;
+  const servers = urlListSchema
+    .parse(urls.inference)
+    .map((baseUrl) => inferenceClient({ baseUrl, key: () => Promise.resolve(key) }));
+  // A server that is away now is told of when a version is published, and by the edge.
+  await inferenceFleet(servers, { warn: () => {} })
+    .load(name, artifact)
+    .catch((cause: unknown) => {
+      throw new FulgurError("ERR_MODEL", messageOf(cause), { cause });
+    });
 }

@@ -10,6 +10,7 @@ import { inferenceFetch } from "./proxy/inference-fetch.ts";
 import { limits as limitsOf } from "./proxy/limits.ts";
 import { LLM_ROUTES, type LlmRoute } from "./proxy/llm-routes.ts";
 import { messagesDialect } from "./proxy/messages/messages.ts";
+import { reachOf } from "./proxy/reach.ts";
 import { gatheringWriter } from "./record/gather.ts";
 import { agentRoutes } from "./routes/agents.ts";
 import { aglProxyRoutes, aglRoutes } from "./routes/agl/routes.ts";
@@ -79,7 +80,8 @@ async function llmCall(edge: Edge, { request, env, context, route }: Incoming): 
     const limits = limitsOf();
     const writer = gatheringWriter(shard, () => writerOf(env, shard.index), limits);
     const deps: ProxyDeps = {
-      inferenceUrl: config.inferenceUrl,
+      servers: edge.servers,
+      reach: reachOf(env, config, { dbOf, now, later: waitUntil }),
       callerOf: ({ headers }, body) =>
         sessions.callerOf({ headers, body, principal, agents, db, writer, now: now(), later: waitUntil }),
       issued: (caller, ids, at) => sessions.issued(caller, ids, at),
@@ -115,6 +117,9 @@ function apiRoutes(edge: Edge): Hono<EdgeHono> {
   // `status` is what Agent Lightning's clients read.
   app.get("/healthz", (c) => c.json({ ok: true, status: "ok" }));
   app.get("/healthz/shards", async (c) => c.json({ shards: await shardStates(c.env, edge.config) }));
+  app.get("/healthz/inference", (c) =>
+    c.json({ servers: edge.servers.states().map(({ server, inService }) => ({ server, in_service: inService })) }),
+  );
   app.get("/.well-known/jwks.json", (c) =>
     c.json(publicKeys(edge.config.signingKeys), 200, { "cache-control": "public, max-age=60" }),
   );

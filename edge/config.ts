@@ -8,7 +8,9 @@ import {
 import { FulgurError } from "#shared/errors.ts";
 import type { StoreWriter } from "#shared/store/statement.ts";
 import type { KeySet } from "#shared/tokens.ts";
+import { urlListSchema, urlListTextSchema } from "#shared/url-list.ts";
 import { agentInputSchema } from "#shared/wire-access.ts";
+import { inferenceBinding } from "./inference-binding.ts";
 import type { OutboundRules } from "./outbound-url.ts";
 import { objectName, rememberedShardOf, storeBinding, storeShards, type StoreShard } from "./shards.ts";
 
@@ -35,7 +37,10 @@ export interface Env {
   readonly ROLLOUTS: Queue<RolloutMessage>;
   /** The dashboard's files; absent where it was deployed without. */
   readonly ASSETS?: Fetcher;
-  /** Ways to libSQL and inference that spare the detour of local fetches; absent in production. `STORE_1` and on are of further shards. */
+  /**
+   * Ways to libSQL and inference that spare the detour of local fetches; absent in production. `STORE_1` and on are of
+   * further shards, `INFERENCE_1` and on of further servers.
+   */
   readonly STORE?: Fetcher;
   readonly INFERENCE?: Fetcher;
   /** The first shard's address. */
@@ -47,6 +52,7 @@ export interface Env {
   /** Used only inside the writers. One for all shards, or one for each with commas between; the other as well. */
   readonly STORE_WRITE_TOKEN: string;
   readonly STORE_READ_TOKEN: string;
+  /** One server, or several with commas between. */
   readonly INFERENCE_URL: string;
   /** What inference takes as a bearer key, such as vLLM's `--api-key`; without it the edge signs tokens of its own. */
   readonly INFERENCE_KEY?: string;
@@ -86,7 +92,7 @@ const variablesSchema = z.object({
   STORE_SHARDS: z.string().optional(),
   STORE_HOMES: jsonOf(z.record(z.string(), z.int().min(0))).optional(),
   STORE_READ_TOKEN: z.string().min(1),
-  INFERENCE_URL: z.url(),
+  INFERENCE_URL: urlListTextSchema.pipe(urlListSchema),
   INFERENCE_KEY: z
     .string()
     .regex(/^[\x21-\x7e]+$/, "it takes a key without spaces")
@@ -117,7 +123,8 @@ export interface EdgeConfig {
   readonly shards: readonly StoreShard[];
   /** The index of the one that a tenant lives in. */
   readonly shardOf: (tenantId: string) => number;
-  readonly inferenceUrl: string;
+  /** Of each server; at least one. */
+  readonly inferenceUrls: readonly string[];
   /** Undefined: the edge signs its own tokens for inference. */
   readonly inferenceKey: string | undefined;
   readonly signingKeys: KeySet;
@@ -166,7 +173,7 @@ export function edgeConfig(env: Env): EdgeConfig {
   const config: EdgeConfig = {
     shards,
     shardOf: rememberedShardOf({ shards: shards.length, homes }),
-    inferenceUrl: variables.INFERENCE_URL.replace(/\/+$/, ""),
+    inferenceUrls: variables.INFERENCE_URL,
     inferenceKey: variables.INFERENCE_KEY,
     signingKeys: variables.SIGNING_KEYS,
     agents: Object.fromEntries(Object.entries(variables.AGENTS).map(([name, input]) => [name, agentConfig(input)])),
@@ -203,6 +210,21 @@ export function fetchBy(service: Fetcher | undefined): typeof fetch {
 export function storeFetch(env: object, shard: number): typeof fetch {
   const service: unknown = Reflect.get(env, storeBinding(shard));
   return fetchBy(isFetcher(service) ? service : undefined);
+}
+
+/** `fetch` to the inference servers, directly where the host binds ways. */
+export function inferenceWay(env: object, { inferenceUrls: urls }: Pick<EdgeConfig, "inferenceUrls">): typeof fetch {
+  const ways = urls.map((_, server) => {
+    const service: unknown = Reflect.get(env, inferenceBinding(server));
+    return fetchBy(isFetcher(service) ? service : undefined);
+  });
+  const [first = fetch] = ways;
+  if (ways.length < 2) return first;
+  return (input, init) => {
+    const url = typeof input === "string" ? input : input instanceof URL ? input.href : input.url;
+    const server = urls.findIndex((base) => url.startsWith(`${base}/`));
+    return (ways[server] ?? fetch)(input, init);
+  };
 }
 
 const writerIds = new WeakMap<object, (DurableObjectId | undefined)[]>();

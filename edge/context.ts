@@ -12,6 +12,7 @@ import type { Admission } from "./proxy/admission.ts";
 import type { PromptMemory } from "./proxy/prompt-memory.ts";
 import type { ProviderMemory } from "./proxy/provider/memory.ts";
 import type { Resolver } from "./proxy/resolve.ts";
+import type { InferenceServers } from "./proxy/servers.ts";
 import { storeWriter } from "./record/writer-client.ts";
 import type { Revocations } from "./revocations.ts";
 import type { Sessions } from "./session.ts";
@@ -23,6 +24,7 @@ export interface Edge {
   readonly authenticate: Authenticate;
   readonly keyAuth: KeyAuth;
   readonly counters: Counters;
+  readonly servers: InferenceServers;
   readonly now: () => number;
   /** By shard. */
   readonly parts: readonly EdgeParts[];

@@ -9,6 +9,7 @@ import { admission } from "./proxy/admission.ts";
 import { promptMemory } from "./proxy/prompt-memory.ts";
 import { providerMemory } from "./proxy/provider/memory.ts";
 import { resolver } from "./proxy/resolve.ts";
+import { inferenceServers } from "./proxy/servers.ts";
 import { revocations } from "./revocations.ts";
 import { sessions } from "./session.ts";
 
@@ -27,6 +28,7 @@ export function newEdge(config: EdgeConfig, { now = Date.now, wakeDispatch: wake
     authenticate: authenticator(config.signingKeys, keys),
     keyAuth: keys,
     counters: counters(),
+    servers: inferenceServers(config.inferenceUrls),
     now,
   };
   return {

@@ -66,7 +66,7 @@ export function insist<T>(what: string, action: () => Promise<T>, options: Patie
 }
 
 /** Bugs, refusals and answers of another form stay what they are; p-retry itself knows which TypeErrors are network's. */
-function mayPass(error: unknown): boolean {
+export function mayPass(error: unknown): boolean {
   if (error instanceof FulgurError) return PASSING.has(error.code);
   return !(error instanceof z.ZodError) && !/SQLITE_(ERROR|CONSTRAINT|MISMATCH|AUTH)/.test(messageOf(error));
 }

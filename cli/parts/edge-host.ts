@@ -6,6 +6,8 @@ import { build, stop as stopEsbuild } from "esbuild";
 import { Log, LogLevel, Miniflare, type MiniflareOptions } from "miniflare";
 import { z } from "zod";
 import { FulgurError, messageOf } from "#shared/errors.ts";
+import { urlListSchema, urlListTextSchema } from "#shared/url-list.ts";
+import { inferenceBinding } from "../../edge/inference-binding.ts";
 import { storeBinding } from "../../edge/shards.ts";
 import { buildDashboard } from "./dashboard.ts";
 
@@ -32,7 +34,10 @@ const hostConfigSchema = z.strictObject({
   store: z.union([storeSchema, z.array(storeSchema).min(1)]),
   /** Tenant → the number of its shard, where that is another than its name says (shared/shards.ts). */
   store_homes: z.record(z.string(), z.int().min(0)).default({}),
-  inference_url: z.url(),
+  /** Several servers with commas between. */
+  inference_url: urlListTextSchema,
+  /** What they take as a bearer key, such as vLLM's `--api-key`; the edge signs tokens of its own without. */
+  inference_key: z.string().optional(),
   /** Private signing keys as a JWKS. */
   signing_keys: z.looseObject({ keys: z.array(z.looseObject({})) }),
   /** 32 bytes in base64url that seal the providers' keys; without it none can be kept. */
@@ -126,6 +131,7 @@ async function runtimeOptions(config: HostConfig, port: number, url: string): Pr
   }));
   const services = [...agents, ...evaluators];
   const stores = [config.store].flat();
+  const inferenceUrls = urlListSchema.parse(config.inference_url);
   const [page, edge, sqlEvaluator, ...bundles] = await Promise.all([
     // Into its own state: another edge may be reading what this one would overwrite elsewhere.
     buildDashboard(ROOT, join(config.state_dir, "page")),
@@ -169,7 +175,7 @@ async function runtimeOptions(config: HostConfig, port: number, url: string): Pr
             ...Object.fromEntries(services.map(({ name, binding }) => [binding, { type: "worker", worker: name }])),
             // Miniflare puts a Worker before every plain fetch, which costs half as much again.
             ...Object.fromEntries(stores.map(({ url }, shard) => [storeBinding(shard), external(url)])),
-            INFERENCE: external(config.inference_url),
+            ...Object.fromEntries(inferenceUrls.map((url, server) => [inferenceBinding(server), external(url)])),
             // A Worker of its own: with assets on the edge itself, each LLM call would pass through their router.
             ASSETS: { type: "worker", worker: "page" },
             ...variables({
@@ -184,6 +190,7 @@ async function runtimeOptions(config: HostConfig, port: number, url: string): Pr
               PUBLIC_URL: url,
               LOCAL_SESSION: config.local_session ? "1" : "0",
               ...(config.vault_key === undefined ? {} : { VAULT_KEY: config.vault_key }),
+              ...(config.inference_key === undefined ? {} : { INFERENCE_KEY: config.inference_key }),
               ...(config.upstream_bases === undefined ? {} : { UPSTREAM_BASES: config.upstream_bases }),
               ...config.provider_keys,
               PROVIDER_KEY_ENVS: Object.keys(config.provider_keys).join(","),

@@ -15,6 +15,7 @@ export interface EdgePartOptions {
   readonly storeUrls: readonly string[];
   /** Tenants that live in another shard than their name says. */
   readonly storeHomes: Readonly<Record<string, number>>;
+  /** Several with commas between. */
   readonly inferenceUrl: string;
   readonly keys: Keys;
   readonly agents: EdgeHostConfig["agents"];
@@ -27,12 +28,14 @@ export function edgePart(options: EdgePartOptions): Part {
   const { port, stateDir, logDir, storeUrls, storeHomes, inferenceUrl, keys, agents } = options;
   const logPath = join(logDir, "edge.log");
   const bases = process.env["UPSTREAM_BASES"];
+  const inferenceKey = process.env["FULGUR_INFERENCE_KEY"];
   const config: EdgeHostConfig = {
     port,
     state_dir: stateDir,
     store: storeUrls.map((url) => ({ url, write_token: keys.store.writeToken, read_token: keys.store.readToken })),
     store_homes: { ...storeHomes },
     inference_url: inferenceUrl,
+    ...(inferenceKey === undefined || inferenceKey === "" ? {} : { inference_key: inferenceKey }),
     signing_keys: { keys: keys.edge.keys.map((key) => ({ ...key })) },
     vault_key: keys.vaultKey,
     agents,

@@ -12,6 +12,7 @@ import { admission } from "../proxy/admission.ts";
 import { promptMemory } from "../proxy/prompt-memory.ts";
 import { providerMemory } from "../proxy/provider/memory.ts";
 import { resolver } from "../proxy/resolve.ts";
+import { inferenceServers } from "../proxy/servers.ts";
 import { evaluatorDeps } from "../record/evaluators/wiring.ts";
 import { storeWriter } from "../record/writer-client.ts";
 import { shardOfObject } from "../shards.ts";
@@ -68,6 +69,7 @@ export class Dispatcher extends DurableObject<Env> implements DispatcherRpc {
         resolver: resolver(),
         prompts: promptMemory(),
         counters: counters(),
+        servers: inferenceServers(config.inferenceUrls),
         providerMemory: providerMemory(),
         now: Date.now,
         later: (work) => ctx.waitUntil(work),

@@ -24,13 +24,16 @@ import type { ProviderMemory } from "./provider/memory.ts";
 import type { PolicyVersion, Resolver } from "./resolve.ts";
 import { temperatureOf } from "./sampled-body.ts";
 import { responseId } from "./responses/ids.ts";
+import type { InferenceServers, Reach } from "./servers.ts";
 import { askInference, UpstreamError } from "./upstream.ts";
 
 /** One LLM call on its way: asked of inference, recorded, whatever dialect it came in. */
 
 /** What the proxy needs of the world around it. */
 export interface ProxyDeps {
-  readonly inferenceUrl: string;
+  readonly servers: InferenceServers;
+  /** Reaches the servers' other side. */
+  readonly reach: Reach;
   /** Who is calling, by the request's key or token and what its body says of a session. */
   readonly callerOf: (request: Request, body: unknown) => Promise<Caller>;
   /** Notes ids that an answer gave out. */
@@ -120,8 +123,15 @@ export async function ask<T>(
   });
   capture.target = target;
   capture.temperature = temperatureOf(chat);
+  const path = own?.path ?? "/v1/chat/completions";
+  const servers = deps.servers.forCall(
+    { tenantId: principal.tenantId, ...target },
+    { rolloutId: rollout.rolloutId, reach: deps.reach },
+  );
   const { value, attempts } = await askInference({
-    url: `${deps.inferenceUrl}${own?.path ?? "/v1/chat/completions"}`,
+    url: () => servers.url() + path,
+    failed: servers.failed,
+    maxAttempts: servers.maxAttempts,
     body: own === undefined ? inferenceBody(chat, target, rollout.mode) : own.body(target, rollout.mode),
     fetch: deps.fetch,
     ending,
@@ -131,6 +141,7 @@ export async function ask<T>(
       return read(response);
     },
   });
+  servers.answered();
   capture.upstreamAttempts = attempts;
   return value;
 }

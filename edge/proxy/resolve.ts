@@ -1,6 +1,6 @@
 import { FulgurError } from "#shared/errors.ts";
 import type { StoreDb } from "#shared/store/connect.ts";
-import { readPolicy, readVersion } from "#shared/store/policies.ts";
+import { readPolicy, readVersion, retiredMessage } from "#shared/store/policies.ts";
 import type { Principal, RolloutClaims } from "#shared/tokens.ts";
 import { parseVersionName, versionName } from "#shared/words.ts";
 import { RetryLaterError } from "../http-errors.ts";
@@ -17,12 +17,12 @@ export interface Resolver {
    * The version that must answer: the token's pin, else an explicit `policy@version`, else the policy's route now. A pin
    * holds for its own policy, and for whatever the agent has not mapped by name.
    * While the store is away, the route that was known last: what changes it goes through the store.
-   * Throws FulgurError ERR_UNKNOWN_POLICY when the policy or the version is not registered, ERR_STORE when the store is
-   * away and it is not known.
+   * Throws FulgurError ERR_UNKNOWN_POLICY when the policy or the version is not registered or is retired, ERR_STORE when
+   * the store is away and it is not known.
    */
   resolve(request: ResolveRequest): Promise<PolicyVersion>;
-  /** Forgets a route that has just changed in this isolate. */
-  forget(tenantId: string, policy: string): void;
+  /** Forgets a route that has just changed in this isolate, or a version that was retired. */
+  forget(tenantId: string, name: string): void;
 }
 
 export interface ResolveRequest {
@@ -61,7 +61,7 @@ interface Route {
 export function resolver(): Resolver {
   const routes = new TtlCache<Route>({ ttlMs: KEPT_MS });
   const one = oneAsker();
-  // A registered version never changes or goes away.
+  // A version is what it was until it is retired; where another isolate retires it, inference has it no more.
   const registered = new TtlCache<true>({ ttlMs: 3_600_000 });
 
   async function routed(request: ResolveRequest, policy: string): Promise<PolicyVersion> {
@@ -119,6 +119,10 @@ export function resolver(): Resolver {
       if (row === undefined) {
         throw unknown(versionName(named.policy, named.version), "GET /v1/policies lists what there is");
       }
+      // Not a conflict: SDKs repeat a 409.
+      if (row.retiredAt !== null) {
+        throw new FulgurError("ERR_UNKNOWN_POLICY", retiredMessage(versionName(named.policy, named.version)));
+      }
       registered.set(key, true, now);
     }
     return named;
@@ -133,7 +137,10 @@ export function resolver(): Resolver {
       if (named !== undefined) return exactly(request, named);
       return routed(request, route.policy);
     },
-    forget: (tenantId, policy) => routes.delete(`${tenantId}/${policy}`),
+    forget: (tenantId, name) => {
+      routes.delete(`${tenantId}/${name}`);
+      registered.delete(`${tenantId}/${name}`);
+    },
   };
 }
 

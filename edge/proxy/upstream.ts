@@ -4,7 +4,10 @@ import { isObject, parseObject } from "./answer.ts";
 import type { Limits } from "./limits.ts";
 
 export interface UpstreamOptions<T> {
-  readonly url: string;
+  /** Asked for again before each attempt, where it is a function. */
+  readonly url: string | (() => string);
+  /** Learns of an attempt that may be worth repeating. @returns whether to do so at once; else after a wait, if at all */
+  readonly failed?: (attempt: FailedAttempt) => Promise<boolean>;
   readonly body: string;
   /** Besides or instead of the content type. */
   readonly headers?: Headers;
@@ -26,6 +29,12 @@ export interface UpstreamOptions<T> {
 export interface UpstreamAnswer<T> {
   readonly value: T;
   readonly attempts: number;
+}
+
+export interface FailedAttempt {
+  /** What it was refused with; undefined where nothing was answered. */
+  readonly status: number | undefined;
+  readonly reason: string;
 }
 
 /** The upstream did not answer; `attempts` is how often it was asked, `status` what it refused with, if it did. */
@@ -56,24 +65,34 @@ const FIRST_BACKOFF_MS = 100;
 const MAX_BACKOFF_MS = 10_000;
 
 /**
- * Posts a request to inference, or to whoever the options name; repeats it after 408, 409, 429, 5xx and connection errors, waiting as long as
- * Retry-After says or else exponentially longer with full jitter. Nothing of an answer has been passed on before `read`
+ * Posts a request to inference, or to whoever the options name; repeats it after 408, 409, 429, 5xx and connection errors,
+ * waiting as long as Retry-After says or else exponentially longer with full jitter, or at once where `failed` says that
+ * somebody else can answer, or this one now can after its 404. Nothing of an answer has been passed on before `read`
  * returns, so repeating is safe.
  * @throws UpstreamError ERR_INVALID_REQUEST when the request itself is refused, ERR_OVERLOADED when it stays
  * full, ERR_TIMEOUT when it is too slow, else ERR_UPSTREAM; the signal's reason when the client has gone
  */
 export async function askInference<T>(options: UpstreamOptions<T>): Promise<UpstreamAnswer<T>> {
-  const { url, name = "inference", maxAttempts = 4, random = Math.random, sleep = pause } = options;
+  const { name = "inference", maxAttempts = 4, random = Math.random, sleep = pause } = options;
   const { signal } = options.ending;
   for (let attempt = 1; ; attempt++) {
-    const outcome = await once(options);
+    const url = typeof options.url === "string" ? options.url : options.url();
+    const outcome = await once(options, url);
     if (outcome.status === "answered") return { value: outcome.value, attempts: attempt };
     if (signal.aborted && !isTooSlow(signal.reason)) throw signal.reason;
     const { failure, repeat, retryAfterMs } =
       outcome.status === "refused"
         ? await refusal(outcome.response, { name, attempts: attempt })
         : unreachable(outcome.cause, { name, url, attempts: attempt });
-    if (!repeat || attempt === maxAttempts || (retryAfterMs ?? 0) > MAX_BACKOFF_MS) throw failure;
+    if (attempt === maxAttempts) throw failure;
+    const { status } = failure;
+    // Somebody else may have what this one has not.
+    const isAtOnce = (repeat || status === 404) && (await options.failed?.({ status, reason: failure.message }));
+    if (isAtOnce === true) {
+      signal.throwIfAborted();
+      continue;
+    }
+    if (!repeat || (retryAfterMs ?? 0) > MAX_BACKOFF_MS) throw failure;
     await sleep(retryAfterMs ?? random() * Math.min(MAX_BACKOFF_MS, FIRST_BACKOFF_MS * 2 ** attempt), signal);
     signal.throwIfAborted();
   }
@@ -84,8 +103,8 @@ type Outcome<T> =
   | { readonly status: "refused"; readonly response: Response }
   | { readonly status: "unreachable"; readonly cause: unknown };
 
-async function once<T>(options: UpstreamOptions<T>): Promise<Outcome<T>> {
-  const { url, name = "inference", body, headers, fetch: send, ending, limits, read, timeoutMs = 120_000 } = options;
+async function once<T>(options: UpstreamOptions<T>, url: string): Promise<Outcome<T>> {
+  const { name = "inference", body, headers, fetch: send, ending, limits, read, timeoutMs = 120_000 } = options;
   const callOff = limits.after(timeoutMs, () => {
     ending.abort(new FulgurError("ERR_TIMEOUT", `${name} did not answer within ${timeoutMs} ms`));
   });

@@ -17,10 +17,20 @@ export const metricRoutes = new Hono<EdgeHono>().get("/", async (c) => {
     const help = Object.entries(HELP).find(([key]) => key === name)?.[1] ?? name;
     return `# HELP fulgur_${name}_total ${help}\n# TYPE fulgur_${name}_total counter\nfulgur_${name}_total ${value}\n`;
   });
+  const servers = edge.servers.states();
   const outbox = shards.reduce((sum, shard) => sum + shard.outbox, 0);
   const gauges = [
     gauge("store_up", "1 while writes reach libSQL, in all shards", [["", bit(shards.every(({ up }) => up))]]),
     gauge("outbox_units", "units that wait for libSQL", [["", outbox]]),
+    ...(servers.length === 1
+      ? []
+      : [
+          gauge(
+            "inference_in_service",
+            "1 while this isolate sends calls to the inference server",
+            servers.map(({ server, inService }) => [`{server="${server}"}`, bit(inService)]),
+          ),
+        ]),
     ...(shards.length === 1
       ? []
       : [

@@ -63,7 +63,7 @@ describe("the table of routes", () => {
       handlers += text.match(/\.(get|post|put|patch|delete)\(\s*"\//g)?.length ?? 0;
     }
     // The dialects, health and the key set are matched in app.ts; the page's style is no interface.
-    const elsewhere = ["/healthz", "/healthz/shards", "/.well-known/jwks.json"];
+    const elsewhere = ["/healthz", "/healthz/shards", "/healthz/inference", "/.well-known/jwks.json"];
     const inFiles = ROUTES.filter(
       ({ path, tag, method }) => !elsewhere.includes(path) && !(tag === "llm" && method === "POST"),
     );

@@ -33,6 +33,7 @@ export const GOOD_BODIES: Readonly<Record<string, unknown>> = {
   "POST /v1/feedback": { rollout_id: "ro_1", value: 1 },
   "POST /v1/policies": { name: "p", artifact: "a", sha256: SHA256 },
   "POST /v1/policies/p/route": { version: 0 },
+  "POST /v1/policies/p/retire": { versions: [1] },
   "POST /v1/runs": { id: "r", policy: "p", agent: "a", config: {} },
   "POST /v1/runs/r/metrics": { points: [{ step: 0, name: "n", value: 1 }] },
   "POST /v1/batches/claim": { batch_id: "b", run_id: "r", policy: "p", step: 0, groups: 1 },

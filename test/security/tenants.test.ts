@@ -262,7 +262,8 @@ const attacks = (): readonly Attack[] => {
       body: { version: 1, parent_version: 0, kind: "adapter", artifact: MARK, sha256: SHA256, metrics: {} },
       stranger: 404,
     },
-    { route: "POST /v1/policies/flight/route", body: { version: 1 }, stranger: 404 },
+    { route: "POST /v1/policies/flight/retire", body: { versions: [1] }, stranger: 200 },
+    { route: "POST /v1/policies/flight/route", body: { version: 1 }, stranger: 404, owner: 409, changes: false },
     {
       route: "POST /v1/policies",
       body: { name: "flight", artifact: "theirs", sha256: SHA256 },
@@ -325,6 +326,7 @@ const attacks = (): readonly Attack[] => {
 const ELSEWHERE: Readonly<Record<string, string>> = {
   "GET /healthz": "nobody's",
   "GET /healthz/shards": "nobody's",
+  "GET /healthz/inference": "nobody's",
   "GET /.well-known/jwks.json": "nobody's",
   "GET /metrics": "nobody's",
   "GET /v1/session": "reads the first tenant on one machine, and is refused anywhere else (paths.test.ts)",

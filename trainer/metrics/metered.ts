@@ -1,5 +1,5 @@
+import type { InferenceClient } from "#shared/inference-client.ts";
 import type { Engine } from "../engine/contract.ts";
-import type { InferenceClient } from "../release/inference-client.ts";
 import { forwardFlops, trainFlops } from "./flops.ts";
 import type { StepMeter } from "./step-meter.ts";
 

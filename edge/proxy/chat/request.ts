@@ -42,12 +42,16 @@ export function readChatRequest(text: string): ChatRequest {
   return isUsual(body) ? body : checked(body);
 }
 
-/** What a policy can be asked; providers may be asked for more. @throws FulgurError ERR_INVALID_REQUEST */
+/**
+ * What a policy can be asked; providers may be asked for more. Several answers would be one call whose record, rewards and
+ * trajectory have room for one.
+ * @throws FulgurError ERR_INVALID_REQUEST
+ */
 export function oneAnswer(request: ChatRequest): ChatRequest {
   if ((request.n ?? 1) !== 1) {
     throw new FulgurError(
       "ERR_INVALID_REQUEST",
-      `one answer a call (n = 1) is supported, n = ${request.n} was asked for`,
+      `a policy gives one answer a call (n = 1), since a call is recorded, rewarded and trained on with its one answer; n = ${request.n} was asked for: send the request that often, or map its model to a provider`,
     );
   }
   return request;

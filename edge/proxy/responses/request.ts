@@ -80,7 +80,7 @@ const schema = z.looseObject({
   reasoning_effort: movedTo("reasoning.effort"),
   logprobs: movedTo('include: ["message.output_text.logprobs"]'),
   return_token_ids: refused("token ids are given by chat completions and completions only"),
-  n: z.literal(1, "one answer a call is supported; send the request n times").nullish(),
+  n: z.literal(1, "a policy gives one answer a call; send the request that often").nullish(),
 });
 
 /** The request as it came, checked. */

@@ -16,6 +16,7 @@ import { handle, type Answered } from "../../proxy/handle.ts";
 import { limits as limitsOf } from "../../proxy/limits.ts";
 import { inferenceFetch } from "../../proxy/inference-fetch.ts";
 import { providerCall } from "../../proxy/provider/provider.ts";
+import { reachOf } from "../../proxy/reach.ts";
 import { readAnswer, takeWhole } from "../../proxy/whole-answer.ts";
 import { gatheringWriter } from "../gather.ts";
 import { cannotJudge, type EvaluatorDeps } from "./contract.ts";
@@ -23,7 +24,16 @@ import { cannotJudge, type EvaluatorDeps } from "./contract.ts";
 /** What asking a model takes of an edge. */
 export interface AskParts extends Pick<
   EdgeParts,
-  "config" | "shard" | "directory" | "admission" | "resolver" | "prompts" | "counters" | "providerMemory" | "now"
+  | "config"
+  | "shard"
+  | "directory"
+  | "admission"
+  | "resolver"
+  | "prompts"
+  | "counters"
+  | "servers"
+  | "providerMemory"
+  | "now"
 > {
   /** Keeps work alive beside what asks. */
   readonly later: (work: Promise<unknown>) => void;
@@ -109,10 +119,11 @@ interface Place {
 }
 
 function proxyDeps(env: Env, parts: AskParts, { db, tenant, caller, route }: Place): ProxyDeps {
-  const { config, shard, admission, resolver, prompts, counters, providerMemory, now, later } = parts;
+  const { config, shard, admission, resolver, prompts, counters, servers, providerMemory, now, later } = parts;
   const limits = limitsOf();
   return {
-    inferenceUrl: config.inferenceUrl,
+    servers,
+    reach: reachOf(env, config, { dbOf: (shard) => shardDb(config, env, shard), now, later }),
     callerOf: () => Promise.resolve(caller),
     issued: () => undefined,
     agents: tenant.agents,

@@ -3,6 +3,7 @@ import type { AglModel } from "#shared/store/agl-models.ts";
 import { RetryLaterError } from "../../http-errors.ts";
 import { outboundUrl, type OutboundRules } from "../../outbound-url.ts";
 import { parseObject, type Json } from "../../proxy/answer.ts";
+import type { FailedAttempt } from "../../proxy/upstream.ts";
 
 /** The inference endpoints that trainers register: which one a rollout's calls go to, and the request there. */
 
@@ -51,7 +52,10 @@ export function allowedEndpoint(endpoint: string, rules: OutboundRules): string 
 }
 
 export interface SendOptions {
-  readonly url: string;
+  /** Asked for before each attempt. */
+  readonly url: () => string;
+  /** Learns of a failed attempt. @returns whether to repeat it at once */
+  readonly failed?: ((attempt: FailedAttempt) => Promise<boolean>) | undefined;
   readonly body: string;
   readonly fetch: typeof fetch;
   /** Ends everything: the client has gone. */
@@ -85,15 +89,18 @@ export async function sendToEndpoint(options: SendOptions): Promise<EndpointAnsw
     let failure: unknown;
     try {
       const answer = await once(options);
-      if (attempt === MAX_ATTEMPTS || !(answer.status >= 500 || WORTH_REPEATING.has(answer.status))) {
-        return { ...answer, attempts: attempt };
-      }
+      const { status } = answer;
+      const isRepeated = status >= 500 || WORTH_REPEATING.has(status);
+      if (attempt === MAX_ATTEMPTS || !(isRepeated || status === 404)) return { ...answer, attempts: attempt };
+      if ((await options.failed?.({ status, reason: `it answered ${status}` })) === true) continue;
+      if (!isRepeated) return { ...answer, attempts: attempt };
     } catch (thrown) {
       signal.throwIfAborted();
       if (thrown instanceof FulgurError) throw thrown;
       failure = thrown;
     }
     if (attempt === MAX_ATTEMPTS) throw silent(failure, attempt);
+    if (failure !== undefined && (await options.failed?.({ status: undefined, reason: messageOf(failure) }))) continue;
     const backoffMs = Math.min(MAX_BACKOFF_MS, FIRST_BACKOFF_MS * 2 ** (attempt - 1));
     await sleep(backoffMs * (0.75 + random() / 2), signal);
     signal.throwIfAborted();
@@ -101,7 +108,7 @@ export async function sendToEndpoint(options: SendOptions): Promise<EndpointAnsw
 }
 
 async function once({ url, body, fetch: send, signal }: SendOptions): Promise<Omit<EndpointAnswer, "attempts">> {
-  const response = await send(url, {
+  const response = await send(url(), {
     method: "POST",
     headers: { "content-type": "application/json" },
     body,

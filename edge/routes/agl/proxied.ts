@@ -15,7 +15,7 @@ import { lastRow, numberOf, type Statement } from "#shared/store/statement.ts";
 import type { Json as StoreJson } from "#shared/tables.ts";
 import type { Principal } from "#shared/tokens.ts";
 import { parseVersionName, versionName } from "#shared/words.ts";
-import { tenantDirectory, type EdgeHono } from "../../context.ts";
+import { requestDbs, tenantDirectory, type EdgeHono } from "../../context.ts";
 import { statusOf } from "../../http-errors.ts";
 import { firstChoice, isObject, parseObject, readIds, type Json } from "../../proxy/answer.ts";
 import { readText } from "../../proxy/body.ts";
@@ -27,6 +27,8 @@ import { inferenceFetch } from "../../proxy/inference-fetch.ts";
 import type { ProviderReader } from "../../proxy/provider/answer.ts";
 import { chatReader } from "../../proxy/provider/chat.ts";
 import { completionsReader } from "../../proxy/provider/completions.ts";
+import { reachOf } from "../../proxy/reach.ts";
+import type { ServersOfCall } from "../../proxy/servers.ts";
 import { airRewards } from "../../record/air.ts";
 import { gatheringWriter } from "../../record/gather.ts";
 import { TtlCache } from "../../ttl-cache.ts";
@@ -153,7 +155,8 @@ async function answer(call: ProxiedCall, upstreamPath: UpstreamPath): Promise<Re
     // Answered whole, whatever the agent wants: the endpoint's ids come with its last token anyway.
     const { stream, stream_options: streamOptions, ...rest } = request;
     const given = await sendToEndpoint({
-      url: `${target.base}/${upstreamPath}`,
+      url: () => `${target.base()}/${upstreamPath}`,
+      failed: target.failed,
       body: JSON.stringify({ ...rest, ...set }),
       fetch: target.fetch,
       signal: gone.signal,
@@ -263,7 +266,8 @@ async function toolRewards({ c, request, capture }: ProxiedCall): Promise<NewRew
 interface Target {
   readonly endpoint: Endpoint;
   /** The endpoint's address, which the edge may call. */
-  readonly base: string;
+  readonly base: () => string;
+  readonly failed?: ServersOfCall["failed"];
   readonly fetch: typeof fetch;
   /** Of a policy: the version that must answer. */
   readonly version: { readonly policy: string; readonly version: number } | undefined;
@@ -282,12 +286,20 @@ async function targetOf(
   const named = models.filter(({ model }) => model === asked);
   const version = named.length > 0 ? undefined : await versionOf(db(), principal.tenantId, asked);
   if (version !== undefined) {
-    const base = `${parts.config.inferenceUrl}/v1`;
+    const { tenantId } = principal;
+    const { config, now } = parts;
+    const later = (work: Promise<unknown>): void => c.executionCtx.waitUntil(work);
+    const servers = parts.servers.forCall(
+      { tenantId, ...version },
+      { rolloutId, reach: reachOf(c.env, config, { dbOf: requestDbs(config, c.env), now, later }) },
+    );
+    const base = (): string => `${servers.url()}/v1`;
     const model = versionName(version.policy, version.version);
     return {
-      endpoint: { model, endpoint: base, version: version.version },
+      endpoint: { model, endpoint: base(), version: version.version },
       base,
-      fetch: inferenceFetch(c.env, parts.config, parts.now),
+      failed: servers.failed,
+      fetch: inferenceFetch(c.env, config, now),
       version,
     };
   }
@@ -301,7 +313,7 @@ async function targetOf(
   const { model, endpoint: address, version: trained } = endpoint;
   return {
     endpoint: { model, endpoint: address, version: trained },
-    base,
+    base: () => base,
     fetch: (...sent) => fetch(...sent),
     version,
   };

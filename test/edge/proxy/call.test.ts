@@ -9,6 +9,7 @@ import { limits } from "../../../edge/proxy/limits.ts";
 import { promptMemory } from "../../../edge/proxy/prompt-memory.ts";
 import { providerMemory } from "../../../edge/proxy/provider/memory.ts";
 import { resolver } from "../../../edge/proxy/resolve.ts";
+import { inferenceServers } from "../../../edge/proxy/servers.ts";
 import { UpstreamError } from "../../../edge/proxy/upstream.ts";
 
 const broken: StoreWriter = {
@@ -41,7 +42,15 @@ function callOf(mode: "train" | "live", options: { readonly failOpen?: boolean; 
   const counted = counters();
   const call: Call = {
     deps: {
-      inferenceUrl: "http://inference",
+      servers: inferenceServers(["http://inference"]),
+      reach: {
+        admin: () => {
+          throw new Error("not to be asked");
+        },
+        artifactOf: () => Promise.reject(new Error("not to be asked")),
+        now: () => 2000,
+        later: () => undefined,
+      },
       callerOf: () => Promise.reject(new Error("not to be asked")),
       issued: () => undefined,
       agents: {},

@@ -34,7 +34,7 @@ describe("inferenceFetch", () => {
 
   it("sends a token of scope inference and nothing else, signed once in ten minutes", async () => {
     const { url, shown } = await inference();
-    const config = { signingKeys: { keys: [await newSigningKey()] }, inferenceKey: undefined };
+    const config = { signingKeys: { keys: [await newSigningKey()] }, inferenceKey: undefined, inferenceUrls: [url] };
     const start = Date.now();
     for (const at of [start, start + 599_000, start + 601_000]) await inferenceFetch({}, config, () => at)(url, asked);
     const [first = "", second, third = ""] = shown;
@@ -53,7 +53,7 @@ describe("inferenceFetch", () => {
 
   it("sends the key that was configured in its place", async () => {
     const { url, shown } = await inference();
-    const config = { signingKeys: { keys: [] }, inferenceKey: "sk-static" };
+    const config = { signingKeys: { keys: [] }, inferenceKey: "sk-static", inferenceUrls: [url] };
     await inferenceFetch({}, config, Date.now)(url, asked);
     expect(shown).toEqual(["Bearer sk-static"]);
   });

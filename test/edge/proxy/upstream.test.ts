@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { limits } from "../../../edge/proxy/limits.ts";
-import { askInference, UpstreamError } from "../../../edge/proxy/upstream.ts";
+import { askInference, UpstreamError, type FailedAttempt, type UpstreamOptions } from "../../../edge/proxy/upstream.ts";
 
 type Step = Response | Error | ((signal: AbortSignal | null | undefined) => Promise<Response>);
 
@@ -19,7 +19,7 @@ function scripted(steps: readonly Step[]) {
     waits,
     ending,
     asked: () => asked,
-    ask: (options: { readonly timeoutMs?: number } = {}) =>
+    ask: (options: Partial<Pick<UpstreamOptions<string>, "timeoutMs" | "url" | "failed">> = {}) =>
       askInference({
         url: "http://inference/v1/chat/completions",
         body: "{}",
@@ -79,6 +79,28 @@ describe("askInference", () => {
     const failure: unknown = await endpoint.ask().catch((thrown: unknown) => thrown);
     expect(failure).toBeInstanceOf(UpstreamError);
     expect(failure).toMatchObject({ code: "ERR_OVERLOADED", retryAfterSeconds: 30 });
+  });
+
+  it("asks elsewhere at once where it is told to, and waits where it is not", async () => {
+    const endpoint = scripted([
+      status(429, { "retry-after": "30" }),
+      new Error("reset"),
+      status(404),
+      status(503),
+      ok(),
+    ]);
+    const failures: FailedAttempt[] = [];
+    const failed = (attempt: FailedAttempt): Promise<boolean> => {
+      failures.push(attempt);
+      return Promise.resolve(attempt.status !== 503);
+    };
+    const urls = ["http://a/v1", "http://b/v1", "http://c/v1", "http://d/v1"];
+    const outcome = endpoint.ask({ url: () => urls.shift() ?? "", failed, timeoutMs: 60_000 });
+    await expect(outcome).rejects.toMatchObject({ code: "ERR_UPSTREAM", attempts: 4, status: 503 });
+    // After the last attempt nobody is asked what to do.
+    expect(failures.map(({ status }) => status)).toEqual([429, undefined, 404]);
+    expect(failures[1]?.reason).toContain("http://b did not answer");
+    expect(endpoint.waits).toEqual([]);
   });
 
   it("asks again when the connection breaks while the answer is read", async () => {

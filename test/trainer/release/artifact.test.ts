@@ -63,7 +63,7 @@ describe("exportVersion", () => {
       "holds flight@3 of batch ba_3, and calc@3 of batch ba_3 belongs there",
     );
     await expect(exportVersion(exporter("lora"), { ...options(3), batchId: "ba_other" })).rejects.toThrow(
-      "and flight@3 of batch ba_other belongs there; move it away",
+      "and flight@3 of batch ba_other belongs there; start again: the run resumes under a number that is free",
     );
     await writeFile(join(folder, "adapter_model.safetensors"), "other");
     await expect(exportVersion(exporter("lora"), options(3))).rejects.toMatchObject({ code: "ERR_CHECKPOINT" });

@@ -30,7 +30,7 @@ function stateAt(step: number): LoopState {
     method: "lora",
     seed: 1,
     step,
-    lineage: { base: 0, first: 1 },
+    lineage: { base: 0, made: [1, 2, 3, 4, 5, 6, 7, 8, 9] },
     lastBatch: { id: `ba_${step}`, metrics: { reward_mean: 0.5 } },
     sums: { wallSeconds: 1.5, stepSeconds: 2, trainedTokens: 10, trainSeconds: 1, decodedTokens: 5, decodeSeconds: 1 },
     rewards: [{ version: 0, sum: 3, count: 8 }],

@@ -14,7 +14,10 @@ beforeEach(async () => {
 afterEach(() => rm(versions, { recursive: true, force: true }));
 
 /** Everything that publishing asks for, in order; the named one fails. */
-function world(failing?: string): { deps: PublishDeps; asked: string[]; marked: object[] } {
+function world(
+  failing?: string,
+  { last = 42, registered = null }: { readonly last?: number; readonly registered?: number | null } = {},
+): { deps: PublishDeps; asked: string[]; marked: object[] } {
   const asked: string[] = [];
   const marked: object[] = [];
   const ask = async (what: string): Promise<void> => {
@@ -40,6 +43,10 @@ function world(failing?: string): { deps: PublishDeps; asked: string[]; marked: 
         return {};
       },
     },
+    records: {
+      batch: async () => ({ status: registered === null ? "claimed" : "trained", version: registered }),
+      lastVersion: async () => last,
+    },
     inference: {
       load: (name) => ask(`load ${name}`),
       prove: (name) => ask(`prove ${name}`),
@@ -58,7 +65,8 @@ function stateAt(step: number): LoopState {
     method: "lora",
     seed: 1,
     step,
-    lineage: { base: 0, first: 41 },
+    // The number of the last step is not known before it is published.
+    lineage: { base: 0, made: [41, 42, 43, 44].slice(0, Math.max(0, step - 1)) },
     lastBatch: step === 0 ? null : { id: `ba_${step}`, metrics: { reward_mean: 0.5 } },
     sums: { wallSeconds: 0, stepSeconds: 2, trainedTokens: 0, trainSeconds: 0, decodedTokens: 0, decodeSeconds: 0 },
     rewards: [],
@@ -70,7 +78,8 @@ function stateAt(step: number): LoopState {
 describe("publish", () => {
   it("exports, marks the batch trained, loads, proves and only then routes", async () => {
     const { deps, asked, marked } = world();
-    await publish(deps, stateAt(3));
+    const published = await publish(deps, stateAt(3));
+    expect(published).toEqual({ ...stateAt(3), lineage: { base: 0, made: [41, 42, 43] } });
     expect(asked).toEqual(["export", "trained ba_3 42→43", "load flight@43", "prove flight@43", "route flight@43"]);
     expect(marked).toEqual([
       {
@@ -86,28 +95,47 @@ describe("publish", () => {
 
   it("has the base for the first version's parent, and nothing to do before the first step", async () => {
     const { deps, asked } = world();
-    await publish(deps, stateAt(0));
+    expect(await publish(deps, stateAt(0))).toEqual(stateAt(0));
     expect(asked).toEqual([]);
     await publish(deps, stateAt(1));
-    expect(asked[1]).toBe("trained ba_1 0→41");
+    expect(asked[1]).toBe("trained ba_1 0→43");
   });
 
   it.each(["trained", "load", "prove"])("routes nothing when %s fails, and is whole when repeated", async (failing) => {
-    const broken = world(failing);
+    const broken = world(failing, { last: 41 });
     await expect(publish(broken.deps, stateAt(2))).rejects.toThrow("failed");
     expect(broken.asked.some((what) => what.startsWith("route"))).toBe(false);
-    const { deps, asked } = world();
+    const { deps, asked } = world(undefined, { last: 41 });
     await publish(deps, stateAt(2));
     // The artifact is there already and is proven instead of written again.
     expect(asked).toEqual(["trained ba_2 41→42", "load flight@42", "prove flight@42", "route flight@42"]);
     expect(await readdir(versions)).toEqual(["42"]);
+  });
+
+  it("keeps a number that the batch has, whatever other runs have taken since, and takes none that is anybody's", async () => {
+    await publish(world(undefined, { last: 41 }).deps, stateAt(2));
+    // Exported as 42 and not registered, while another run went on to 45.
+    const late = world(undefined, { last: 45 });
+    expect((await publish(late.deps, stateAt(2))).lineage).toEqual({ base: 0, made: [41, 42] });
+    expect(late.asked[0]).toBe("trained ba_2 41→42");
+    // Registered as 42, its folder gone since.
+    await rm(join(versions, "42"), { recursive: true });
+    const again = world(undefined, { last: 45, registered: 42 });
+    await publish(again.deps, stateAt(2));
+    expect(again.asked.slice(0, 2)).toEqual(["export", "trained ba_2 41→42"]);
+    // The next step's: 46 is on disk, of nobody that is known.
+    await mkdir(join(versions, "46"));
+    const next = world(undefined, { last: 45 });
+    expect((await publish(next.deps, stateAt(3))).lineage).toEqual({ base: 0, made: [41, 42, 47] });
   });
 });
 
 describe("retireOldVersion", () => {
   it("unloads the version before the last, never the base", async () => {
     const { deps, asked } = world();
-    for (const step of [0, 1, 2, 3, 4]) await retireOldVersion(deps.inference, stateAt(step));
+    for (const step of [0, 1, 2, 3, 4]) {
+      await retireOldVersion(deps.inference, { ...stateAt(step), lineage: { base: 0, made: [41, 42, 43, 44] } });
+    }
     expect(asked).toEqual(["unload flight@41", "unload flight@42"]);
   });
 });

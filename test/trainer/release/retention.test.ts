@@ -8,12 +8,12 @@ import { keptSteps, outlived, pruneVersions, type VersionRetention } from "../..
 import { bestVersion } from "../../../trainer/step-metrics.ts";
 
 /** A run that began at version 3 of its policy and made 5 to 14, each of which earned a little more than the one before. */
-const lineage = { base: 3, first: 5 };
+const lineage = { base: 3, made: [5, 6, 7, 8, 9, 10, 11, 12, 13, 14] };
 const state = {
   ...{ step: 10, lineage },
   rewards: [3, 5, 6, 7, 8, 9, 10, 11, 12, 13].map((version) => ({ version, sum: version, count: 1 })),
 };
-const retention: VersionRetention = { state, keep: 2, maxStaleness: 0, inUse: [14] };
+const retention: VersionRetention = { state, keep: 2, maxStaleness: 0 };
 const onDisk = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14];
 
 describe("outlived", () => {
@@ -23,8 +23,9 @@ describe("outlived", () => {
     expect(outlived(onDisk, { ...retention, keep: 16 })).toEqual([]);
   });
 
-  it("leaves what is routed or pinned", () => {
-    expect(outlived(onDisk, { ...retention, inUse: [6, 9] })).toEqual([5, 7, 8, 10, 11]);
+  it("leaves what other runs made between its own versions", () => {
+    const between = { ...state, lineage: { base: 3, made: [5, 6, 9, 10, 11, 12, 13, 14] }, step: 8 };
+    expect(outlived(onDisk, { ...retention, state: between })).toEqual([5, 6, 9, 10, 11]);
   });
 
   it("leaves the versions that may still sample a batch, however few are to be kept", () => {
@@ -32,7 +33,8 @@ describe("outlived", () => {
   });
 
   it("has nothing to say before there is anything of the run, and of a number that is ahead of it", () => {
-    expect(outlived([0, 1, 2, 3, 4, 99], { ...retention, state: { step: 0, lineage, rewards: [] } })).toEqual([]);
+    const begun = { step: 0, lineage: { base: 3, made: [] }, rewards: [] };
+    expect(outlived([0, 1, 2, 3, 4, 99], { ...retention, state: begun })).toEqual([]);
     expect(outlived([...onDisk, 99], retention)).not.toContain(99);
   });
 
@@ -50,7 +52,7 @@ describe("outlived", () => {
         let disk = [0];
         for (let step = 1; step <= steps; step += 1) {
           disk = [...disk, step];
-          disk = without(disk, outlived(disk, { state: at(step), keep, maxStaleness, inUse: [step] }));
+          disk = without(disk, outlived(disk, { state: at(step), keep, maxStaleness }));
         }
         const best = bestVersion(at(steps).rewards);
         expect(disk).toContain(best);
@@ -62,7 +64,7 @@ describe("outlived", () => {
             const isWhole = step > version + Math.min(late[version] ?? 0, maxStaleness);
             return { version, sum: isWhole ? 2 * mean : 6 - mean, count: isWhole ? 2 : 1 };
           });
-          return { step, lineage: { base: 0, first: 1 }, rewards };
+          return { step, lineage: { base: 0, made: Array.from({ length: step }, (_, made) => made + 1) }, rewards };
         }
       }),
     );
@@ -77,6 +79,9 @@ describe("keptSteps", () => {
     expect(keptSteps(steps, { ...state, rewards: state.rewards.slice(0, 6) }, 1)).toEqual([4, 10]);
     expect(keptSteps(steps, { ...state, rewards: [] }, 2)).toEqual([9, 10]);
     expect(keptSteps([10], state, 5)).toEqual([10]);
+    // A step whose version is not published yet is the newest.
+    const unpublished = { ...state, step: 11, rewards: state.rewards.slice(0, 6) };
+    expect(keptSteps([...steps, 11], unpublished, 1)).toEqual([4, 11]);
   });
 });
 
@@ -93,11 +98,31 @@ describe("pruneVersions", () => {
 
   it("removes the folders, and what a crash left of an earlier removal; repeated it does nothing", async () => {
     for (let time = 0; time < 2; time += 1) {
-      await pruneVersions(versions, retention);
+      await pruneVersions(versions, retention, async (numbers) => numbers);
       expect((await readdir(versions)).toSorted()).toEqual(
         ["0", "1", "12", "13", "14", "15.writing", "2", "3", "4", "notes"].toSorted(),
       );
     }
+  });
+
+  it("removes no folder before its version is retired, and none that is in use", async () => {
+    const asked: (readonly number[])[] = [];
+    const before = await readdir(versions);
+    const failing = pruneVersions(versions, retention, async (numbers) => {
+      asked.push(numbers);
+      throw new Error("the edge is away");
+    });
+    await expect(failing).rejects.toThrow("the edge is away");
+    expect(asked).toEqual([[5, 6, 7, 8, 9, 10, 11]]);
+    expect(await readdir(versions)).toEqual(before);
+    // 6 and 9 are pinned; 3, which is nobody's to remove, is said to be retired all the same.
+    await pruneVersions(versions, retention, async () => [3, 5, 7, 8, 10, 11]);
+    expect(
+      (await readdir(versions))
+        .filter((name) => /^\d+$/.test(name))
+        .map(Number)
+        .toSorted((a, b) => a - b),
+    ).toEqual([0, 1, 2, 3, 4, 6, 9, 12, 13, 14]);
   });
 });
 

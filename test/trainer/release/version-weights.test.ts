@@ -28,7 +28,7 @@ const config = { policy: "p", method: "lora", loraRank: 8, loraAlpha: 16 } as co
 
 function policy(): PolicyRecord {
   const base: VersionRecord = { version: 0, kind: "base", artifact: "/base", sha256: "b" };
-  return { routeVersion: 3, lastVersion: 4, baseArtifact: "/base", versions: [base, adapter, weights] };
+  return { routeVersion: 3, baseArtifact: "/base", versions: [base, adapter, weights] };
 }
 
 describe("weightsOf", () => {

@@ -15,7 +15,11 @@ describe("parseChatRequest", () => {
     ["no messages", '{"model":"m"}', "messages"],
     ["empty messages", '{"model":"m","messages":[]}', "messages"],
     ["a message without a role", '{"model":"m","messages":[{}]}', "messages.0.role"],
-    ["two answers", '{"model":"m","messages":[{"role":"user"}],"n":2}', "n = 2"],
+    [
+      "two answers",
+      '{"model":"m","messages":[{"role":"user"}],"n":2}',
+      "n = 2 was asked for: send the request that often",
+    ],
   ])("refuses %s in a sentence that names it", (_what, text, named) => {
     expect(() => parseChatRequest(text)).toThrow(named);
   });
