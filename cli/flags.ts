@@ -1,4 +1,5 @@
 import { InvalidArgumentError, Option } from "commander";
+import { urlListTextSchema } from "#shared/url-list.ts";
 import { DEFAULT_STATE_DIR } from "./state.ts";
 
 /** Flags that several commands share, and the parsing of their values. */
@@ -17,6 +18,14 @@ export function integer(low: number, high = Number.MAX_SAFE_INTEGER): (text: str
     }
     return value;
   };
+}
+
+/** One URL, or several with commas between, as text. */
+export function urlList(text: string): string {
+  if (!urlListTextSchema.safeParse(text).success) {
+    throw new InvalidArgumentError("It takes a URL, or several different ones with commas between.");
+  }
+  return text;
 }
 
 /** An amount of money, of days or the like: a number that is not negative. */

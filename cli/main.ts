@@ -5,6 +5,7 @@ import { algorithmsCommand } from "./commands/algorithms.ts";
 import { auditCommand } from "./commands/audit.ts";
 import { doctorCommand } from "./commands/doctor.ts";
 import { keysCommand } from "./commands/keys.ts";
+import { policiesCommand } from "./commands/policies.ts";
 import { pricesCommand } from "./commands/prices.ts";
 import { providersCommand } from "./commands/providers.ts";
 import { rewardsCommand } from "./commands/rewards.ts";
@@ -33,6 +34,7 @@ const commands = [
   ablateCommand(),
   providersCommand(),
   rolloutsCommand(),
+  policiesCommand(),
   rewardsCommand(),
   usageCommand(),
   pricesCommand(),

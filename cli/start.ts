@@ -56,6 +56,7 @@ export async function start(flags: StartFlags): Promise<void> {
       ports,
       task,
       supervisor,
+      inferenceUrl: flags.inference,
       onListening: (name, url, ms) =>
         screen.line(`${screen.style.green("✓")} ${name.padEnd(10)} ${url}  ${seconds(ms, screen)}`),
     });

@@ -1,7 +1,14 @@
 import { resolve } from "node:path";
 import { Option } from "commander";
 import { z } from "zod";
-import { algorithmOf, parseFlags, SWITCHES, trainerConfigSchema, type TrainerConfig } from "../trainer/config.ts";
+import {
+  algorithmOf,
+  flagTexts,
+  parseFlags,
+  SWITCHES,
+  trainerConfigSchema,
+  type TrainerConfig,
+} from "../trainer/config.ts";
 import { isModulePath, loadUserAlgorithm } from "../trainer/user-algorithm.ts";
 import type { RunSettings } from "./run-choice.ts";
 
@@ -20,14 +27,13 @@ const DECIDED = new Set([
 
 const fields = Object.entries(trainerConfigSchema.shape).filter(([name]) => !DECIDED.has(name));
 
-/** One option for each field, with its own description and default. */
+/** One option for each field, with what the trainer's own help says of it. */
 export function trainerOptions(): Option[] {
-  return fields.map(([name, field]) => {
-    const fallback = field.safeParse(undefined);
-    const initial = fallback.success && fallback.data !== undefined ? ` (default: ${String(fallback.data)})` : "";
-    const value = SWITCHES.has(name) ? "" : " <value>";
-    return new Option(`--${kebab(name)}${value}`, `${field.description ?? ""}${initial}`).helpGroup("Training:");
-  });
+  return flagTexts()
+    .filter(({ name }) => !DECIDED.has(name))
+    .map(({ name, flag, text }) =>
+      new Option(SWITCHES.has(name) ? flag : `${flag} <value>`, text).helpGroup("Training:"),
+    );
 }
 
 /** Those that were given, by flag name. */

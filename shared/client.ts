@@ -5,6 +5,7 @@ import type { DropReason } from "#shared/words.ts";
 import {
   claimedSchema,
   errorBodySchema,
+  policyViewSchema,
   rolloutDetailSchema,
   rolloutViewSchema,
   runViewSchema,
@@ -14,6 +15,7 @@ import {
   type BatchClaim,
   type BatchTrained,
   type PolicyInput,
+  type PolicyView,
   type RolloutDetail,
   type RolloutInput,
   type RolloutView,
@@ -122,14 +124,27 @@ export function edgeClient(options: EdgeClientOptions) {
     createPolicy: (policy: Partially<PolicyInput, "kind">) => ask("POST", "/v1/policies", done, snakeKeys(policy)),
     routePolicy: (name: string, version: number) =>
       ask("POST", `/v1/policies/${encodeURIComponent(name)}/route`, done, { version }),
+    /** @returns those of the versions that are retired now: their artifacts may be removed */
+    retireVersions: async (name: string, versions: readonly number[]): Promise<number[]> =>
+      (
+        await ask(
+          "POST",
+          `/v1/policies/${encodeURIComponent(name)}/retire`,
+          z.object({ retired: z.array(z.number()) }),
+          { versions },
+        )
+      ).retired,
+    listPolicies: async (): Promise<PolicyView[]> =>
+      (await ask("GET", "/v1/policies", z.object({ policies: z.array(policyViewSchema) }))).policies,
     putRun: (run: RunInput) => ask("POST", "/v1/runs", done, snakeKeys(run)),
     listRuns: async (): Promise<RunView[]> =>
       (await ask("GET", "/v1/runs", z.object({ runs: z.array(runViewSchema) }))).runs,
-    listSteps: async (runId: string): Promise<TrainStepView[]> =>
+    /** @param since only the steps after this one, counted from 0 */
+    listSteps: async (runId: string, since?: number): Promise<TrainStepView[]> =>
       (
         await ask(
           "GET",
-          `/v1/runs/${encodeURIComponent(runId)}/steps`,
+          `/v1/runs/${encodeURIComponent(runId)}/steps${since === undefined ? "" : `?since=${since}`}`,
           z.object({ steps: z.array(trainStepViewSchema) }),
         )
       ).steps,

@@ -107,6 +107,8 @@ export const policyVersions = sqliteTable(
     batchId: text("batch_id"),
     step: integer("step"),
     createdAt: time("created_at").notNull(),
+    /** From then on nothing may be routed or pinned to it: its artifact is removed. */
+    retiredAt: time("retired_at"),
   },
   (t) => [primaryKey({ columns: [t.tenantId, t.policy, t.version] })],
 );
@@ -183,6 +185,12 @@ export const rollouts = sqliteTable(
       .on(t.runId, t.groupId)
       .where(sql`${t.disposition} is null`),
     index("rollouts_run").on(t.runId, t.mode, t.status),
+    // Live rollouts that may still become training data.
+    index("rollouts_live_free")
+      .on(t.tenantId, t.agent, t.createdAt, t.id)
+      .where(
+        sql`${t.mode} = 'live' and ${t.status} = 'finished' and ${t.reward} is not null and ${t.disposition} is null and ${t.runId} is null`,
+      ),
     index("rollouts_subject")
       .on(t.tenantId, t.subjectId)
       .where(sql`${t.subjectId} is not null`),
@@ -308,6 +316,9 @@ export const batches = sqliteTable(
       .on(t.runId, t.step)
       .where(sql`${t.status} <> 'abandoned'`),
     index("batches_run").on(t.runId, t.step),
+    index("batches_claimed")
+      .on(t.tenantId, t.policy)
+      .where(sql`${t.status} = 'claimed'`),
   ],
 );
 

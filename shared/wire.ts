@@ -33,9 +33,10 @@ import {
  * | POST /v1/policies                        | trainer | PolicyInput → { ok } (repeatable) |
  * | GET  /v1/policies                        | read    | → { policies: [{ name, route_version, versions: [...] }] } |
  * | POST /v1/policies/:name/route            | trainer | { version } → { ok } |
+ * | POST /v1/policies/:name/retire           | trainer | { versions } → { retired } (repeatable; those in use stay) |
  * | POST /v1/runs                            | trainer | RunInput → { ok } (repeatable; later fields win) |
  * | GET  /v1/runs                            | read    | → { runs: RunView[] } newest first |
- * | GET  /v1/runs/:id/steps                  | read    | → { steps: TrainStepView[] } |
+ * | GET  /v1/runs/:id/steps?since            | read    | → { steps: TrainStepView[] } those after a step, counted from 0 |
  * | POST /v1/runs/:id/metrics                | trainer | { points: MetricPoint[] } → { ok } |
  * | POST /v1/batches/claim                   | trainer | BatchClaim → { batch_id, rollout_ids } |
  * | POST /v1/batches/:id/trained             | trainer | BatchTrained → { ok } (repeatable) |
@@ -183,6 +184,8 @@ export const policyInputSchema = accepted({
 });
 export type PolicyInput = z.infer<typeof policyInputSchema>;
 export const routeBodySchema = accepted({ version });
+/** Versions whose artifacts are about to be removed; the answer names those of them that are retired. */
+export const retireBodySchema = accepted({ versions: z.array(version).min(1).max(1000) });
 
 export const runInputSchema = accepted({
   id,
@@ -194,6 +197,17 @@ export const runInputSchema = accepted({
   finishedAt: z.int().nullable().optional(),
 });
 export type RunInput = z.infer<typeof runInputSchema>;
+
+/** `GET /v1/runs/:id/steps`: only the steps after `since`, counted from 0. */
+export const stepsQuerySchema = z.strictObject({
+  since: z.coerce
+    .number()
+    .int()
+    .min(-1)
+    .max(999_999_999)
+    .optional()
+    .describe("only the steps after this one, counted from 0; the last one gains metrics until the next begins"),
+});
 
 export const metricPointSchema = accepted({
   step: z.int().min(0),
@@ -324,6 +338,30 @@ export const rolloutDetailSchema = answered({
   batch: z.object({ id: z.string(), step: z.number(), status: z.enum(BATCH_STATUSES) }).nullable(),
 });
 export type RolloutDetail = z.infer<typeof rolloutDetailSchema>;
+
+export const policyVersionViewSchema = answered({
+  version: z.number(),
+  parentVersion: z.number().nullable(),
+  kind: z.enum(["base", "adapter", "weights"]),
+  artifact: z.string(),
+  sha256: z.string(),
+  runId: z.string().nullable(),
+  batchId: z.string().nullable(),
+  step: z.number().nullable(),
+  createdAt: z.number(),
+  /** Since then its artifact is removed, and it can be neither routed nor pinned. */
+  retiredAt: z.number().nullable(),
+});
+export type PolicyVersionView = z.infer<typeof policyVersionViewSchema>;
+
+/** Versions newest first. */
+export const policyViewSchema = answered({
+  name: z.string(),
+  routeVersion: z.number(),
+  createdAt: z.number(),
+  versions: z.array(policyVersionViewSchema),
+});
+export type PolicyView = z.infer<typeof policyViewSchema>;
 
 export const runViewSchema = answered({
   id: z.string(),

@@ -16,45 +16,47 @@ const typesOf = (schema: {
 
 const typeFlag = (schema: Parameters<typeof typesOf>[0], what: string) => {
   const types = typesOf(schema);
-  return z
-    .enum(types)
-    .optional()
-    .describe(`${what} in place of the algorithm's: ${types.join(", ")}`);
+  return z.enum(types).optional().describe(what);
 };
 const numberFlag = (low: number, high: number, what: string) => z.number().min(low).max(high).optional().describe(what);
 
 /** Fields of the trainer's configuration; their bounds are checked again by the schema that a value becomes a part of. */
 export const algorithmFlags = {
-  credit: typeFlag(creditSchema, "credit"),
-  gamma: numberFlag(0, 1, "discount of the credit for each call, in place of the algorithm's"),
+  credit: typeFlag(creditSchema, "how a rollout's reward is given to its calls"),
+  gamma: numberFlag(0, 1, "with --credit discounted or air: discount for each call"),
   terminalWeight: numberFlag(0, 100, "with --credit air: weight of the result beside the rewards of tools"),
-  overlong: z
-    .int()
-    .min(1)
-    .max(1_000_000)
-    .optional()
-    .describe("tokens from which on an answer is punished by −1, in place of the algorithm's"),
+  overlong: z.int().min(1).max(1_000_000).optional().describe("tokens from which on an answer is punished by −1"),
   overlongCache: z
     .int()
     .min(1)
     .max(1_000_000)
     .optional()
-    .describe("tokens before --overlong over which the punishment grows; without it all of them"),
-  advantage: typeFlag(advantageSchema, "advantage"),
-  loss: typeFlag(lossSchema, "surrogate"),
-  importance: typeFlag(importanceSchema, "correction of old samples"),
-  importanceCap: numberFlag(1, 1000, "largest importance weight, in place of the algorithm's"),
-  clipLow: numberFlag(0, 1, "how far below 1 a ratio may fall, in place of the algorithm's"),
-  clipHigh: numberFlag(0, 10, "how far above 1 a ratio may rise, in place of the algorithm's"),
-  aggregation: z
-    .enum(AGGREGATIONS)
+    .describe("tokens before --overlong over which the punishment grows (default: all of them)"),
+  advantage: typeFlag(advantageSchema, "what credit is compared with, and divided by"),
+  gaeGamma: numberFlag(0, 1, "with a critic: discount for each token to its answer's end (default: 1)"),
+  gaeLambda: numberFlag(
+    0,
+    1,
+    "with a critic: 1 follows rewards to the answer's end, less believes the critic sooner (default: 1)",
+  ),
+  valueCoefficient: numberFlag(0, 100, "with a critic: weight of its loss beside the policy's (default: 0.5)"),
+  valueClip: z
+    .number()
+    .positive()
+    .max(1_000_000)
     .optional()
-    .describe(`what counts the same: ${AGGREGATIONS.join(", ")}`),
+    .describe("with a critic: how far an update moves a value, in units of reward (default: 0.2)"),
+  loss: typeFlag(lossSchema, "surrogate: what an update pulls on"),
+  importance: typeFlag(importanceSchema, "correction of samples that older versions made"),
+  importanceCap: numberFlag(1, 1000, "largest importance weight"),
+  clipLow: numberFlag(0, 1, "how far below 1 a ratio may fall"),
+  clipHigh: numberFlag(0, 10, "how far above 1 a ratio may rise"),
+  aggregation: z.enum(AGGREGATIONS).optional().describe("what counts the same in the loss"),
   responseTokens: numberFlag(1, 1_000_000, "with --aggregation sequence-sum: what a sum is divided by, in tokens"),
-  klCoefficient: numberFlag(0, 10, "KL to the start in place of the algorithm's, per nat"),
-  klEstimator: z.enum(KL_ESTIMATORS).optional().describe("estimator of the KL to the start: k1, k2, k3"),
+  klCoefficient: numberFlag(0, 10, "weight of the KL to the start, per nat"),
+  klEstimator: z.enum(KL_ESTIMATORS).optional().describe("estimator of the KL to the start"),
   klPlace: z.enum(["loss", "reward"]).optional().describe("where the KL to the start is taken off"),
-  entropyBonus: numberFlag(0, 10, "entropy bonus in place of the algorithm's, per nat"),
+  entropyBonus: numberFlag(0, 10, "weight of the entropy bonus, per nat"),
 };
 const flagsSchema = z.object(algorithmFlags);
 export type AlgorithmFlags = z.infer<typeof flagsSchema>;
@@ -72,7 +74,17 @@ export function withFlags(algorithm: Algorithm, flags: AlgorithmFlags): Algorith
       terminalWeight: flags.terminalWeight,
       overlong: overlongOf(credit, flags),
     }),
-    advantage: replaced(advantageSchema, advantage, flags.advantage, {}),
+    advantage: replaced(
+      advantageSchema,
+      advantage,
+      flags.advantage,
+      { gamma: flags.gaeGamma, lambda: flags.gaeLambda, value: valueOf(advantage, flags) },
+      {
+        gamma: "gaeGamma",
+        lambda: "gaeLambda",
+        value: flags.valueClip === undefined ? "valueCoefficient" : "valueClip",
+      },
+    ),
     loss: replaced(lossSchema, loss, flags.loss, {
       importance: importanceOf(loss, flags),
       clipLow: flags.clipLow,
@@ -99,11 +111,13 @@ interface Union {
 /** Bounds that mean something else for each type. */
 const OWN_OF_TYPE = new Set(["clipLow", "clipHigh", "bound", "gamma", "terminalWeight", "epsilon"]);
 
+/** @param flagOf fields whose flags have other names */
 function replaced(
   union: Union,
   before: { readonly type: string },
   type: string | undefined,
   given: Readonly<Record<string, unknown>>,
+  flagOf: Readonly<Record<string, string>> = {},
 ): Record<string, unknown> {
   const chosen = type ?? before.type;
   const option = union.options.find((each) => each.shape.type.value === chosen);
@@ -115,7 +129,7 @@ function replaced(
   );
   const set = Object.entries(given).filter(([, value]) => value !== undefined);
   const stray = set.find(([name]) => !(name in shape));
-  if (stray !== undefined) throw strayFlag(stray[0], chosen);
+  if (stray !== undefined) throw strayFlag(flagOf[stray[0]] ?? stray[0], chosen);
   return { ...Object.fromEntries(kept), ...Object.fromEntries(set), type: chosen };
 }
 
@@ -140,6 +154,19 @@ function overlongOf(
     return { ...overlong, cacheTokens };
   }
   return { maxTokens, cacheTokens: cacheTokens ?? maxTokens };
+}
+
+/** The critic's loss: what was given, the rest as the algorithm has it or by default. */
+function valueOf(
+  before: Algorithm["advantage"],
+  { valueCoefficient: coefficient, valueClip: clip }: AlgorithmFlags,
+): unknown {
+  if (coefficient === undefined && clip === undefined) return undefined;
+  return {
+    ...(before.type === "gae" ? before.value : {}),
+    ...(coefficient === undefined ? {} : { coefficient }),
+    ...(clip === undefined ? {} : { clip }),
+  };
 }
 
 function importanceOf(loss: Algorithm["loss"], { importance: type, importanceCap: cap }: AlgorithmFlags): unknown {

@@ -1,16 +1,19 @@
 import { join, resolve } from "node:path";
 import { z } from "zod";
 import { FulgurError } from "#shared/errors.ts";
+import { urlListTextSchema } from "#shared/url-list.ts";
 import { groupAdvantage, needsCritic } from "./advantage/advantage.ts";
 import { algorithmSchema, DEFAULT_PRESET, PRESETS, type Algorithm } from "./algorithm.ts";
 import { algorithmFlags, withFlags } from "./algorithm-flags.ts";
+import { checkEngineFlags, engineFlags } from "./engine-flags.ts";
 import type { OnnxEngineOptions } from "./engine/options.ts";
+import { flagHelp, wanted } from "./flag-text.ts";
 import { isModulePath, userAlgorithm } from "./user-algorithm.ts";
 
 /** The trainer's configuration: parsed once, in main.ts, from flags that bear the fields' names (`--group-size 8`). */
 
 /** Flags that may stand without a value. */
-export const SWITCHES: ReadonlySet<string> = new Set(["sync", "live", "pauseOnAlarm"]);
+export const SWITCHES: ReadonlySet<string> = new Set(["sync", "live", "pauseOnAlarm", "gradientCheckpointing"]);
 const flagSwitch = z.union([z.boolean(), z.stringbool()]).default(false);
 
 /** What live traffic wants where nothing else was given. */
@@ -24,7 +27,9 @@ export const trainerConfigSchema = z.strictObject({
   agent: z.string().min(1).default("flight").describe("agent that makes the rollouts"),
   policy: z.string().min(1).default("flight").describe("policy that is trained"),
   edgeUrl: url("http://127.0.0.1:8787", "where the edge listens"),
-  inferenceUrl: url("http://127.0.0.1:8788", "where inference listens"),
+  inferenceUrl: urlListTextSchema
+    .default("http://127.0.0.1:8788")
+    .describe("where inference listens; several servers with commas between"),
   storeUrl: url("http://127.0.0.1:8789", "where the store listens"),
   stateDir: z.string().min(1).default(".fulgur").describe("folder of keys, policies, checkpoints and summaries"),
 
@@ -40,10 +45,10 @@ export const trainerConfigSchema = z.strictObject({
   from: z
     .enum(["base", "routed"])
     .default("base")
-    .describe("version that a new run begins at: 0, or the one that is routed; with --live routed"),
+    .describe("version that a new run begins at: the base, which is 0, or the routed one, as with --live"),
 
   steps: z.int().min(0).max(1_000_000).default(24).describe("optimizer steps of the whole run; with --live 1000"),
-  seed: z.int().min(0).max(2_147_483_647).default(1).describe("of the order of tasks and the adapter's start"),
+  seed: z.int().min(0).max(2_147_483_647).default(1).describe("seed of the order of tasks and of the adapter's start"),
   roles: z
     .string()
     .regex(/^[^,\s]+(,[^,\s]+)*$/, "wanted roles with commas between, such as main,rewriter")
@@ -59,7 +64,9 @@ export const trainerConfigSchema = z.strictObject({
   lone: z
     .enum(["ema", "batch"])
     .optional()
-    .describe("compare a rollout that is alone in its group with a moving average or with its batch; with --live ema"),
+    .describe(
+      "what a rollout that is alone in its group is compared with, a moving average or its batch (default: nothing, it is dropped; with --live ema)",
+    ),
   maxAttempts: z.int().min(1).max(10).default(3).describe("tries at a rollout whose infrastructure fails"),
   maxStaleness: z
     .int()
@@ -71,7 +78,7 @@ export const trainerConfigSchema = z.strictObject({
   whenStale: z
     .enum(["wait", "discard"])
     .default("wait")
-    .describe("wait for old rollouts before training newer ones, or train on and drop the old"),
+    .describe("wait for old rollouts before newer ones are trained on, or train on and discard the old"),
   refillGroups: z
     .int()
     .min(0)
@@ -95,17 +102,26 @@ export const trainerConfigSchema = z.strictObject({
     .default(0)
     .describe("groups of earlier batches that each step trains on again, by advantage and age"),
   updatesPerBatch: z.int().min(1).max(64).default(1).describe("optimizer updates that share a batch's groups"),
-  method: z.enum(["lora", "full"]).default("lora").describe("adapter on all linear layers, or all weights"),
+  method: z
+    .enum(["lora", "full"])
+    .default("lora")
+    .describe("what is trained: lora, an adapter on all linear layers, or full, all weights"),
   loraRank: z.int().min(1).max(512).default(16).describe("rank of the adapter"),
-  loraAlpha: z.number().positive().max(4096).default(32).describe("the adapter is scaled by alpha / rank"),
-  learningRate: z.number().positive().max(1).default(1e-3).describe("AdamW's, at its highest"),
+  loraAlpha: z
+    .number()
+    .positive()
+    .max(4096)
+    .default(32)
+    .describe("alpha of the adapter, which is scaled by alpha / rank"),
+  learningRate: z.number().positive().max(1).default(1e-3).describe("learning rate of AdamW, at its highest"),
   learningRateSchedule: z
     .enum(["constant", "linear"])
     .default("constant")
-    .describe("linear falls to 0 at the last step"),
+    .describe("how the learning rate goes on: linear falls to 0 at the last step"),
   maxGradNorm: z.number().positive().default(1).describe("gradients are scaled down to this norm"),
-  temperature: z.number().positive().max(10).default(1).describe("at which the agent samples"),
+  temperature: z.number().positive().max(10).default(1).describe("temperature at which the agent samples"),
   threads: z.int().min(1).max(256).default(1).describe("CPU threads of the training engine"),
+  ...engineFlags,
 
   evalTasks: z
     .int()
@@ -196,9 +212,9 @@ export interface EngineStart {
   readonly adapterDir?: string | undefined;
 }
 
-/** The engine's options for training from there under a configuration. */
+/** The options that both engines have, for training from there under a configuration. */
 export function engineOptions(config: TrainerConfig, { modelDir, adapterDir }: EngineStart): OnnxEngineOptions {
-  const { method, loraRank: rank, loraAlpha: alpha, seed, temperature, threads } = config;
+  const { method, loraRank: rank, loraAlpha: alpha, seed, temperature, threads, microbatchTokens } = config;
   const adapter = adapterDir === undefined ? {} : { adapterDir };
   return {
     modelDir,
@@ -206,6 +222,7 @@ export function engineOptions(config: TrainerConfig, { modelDir, adapterDir }: E
     temperature,
     threads,
     valueHead: needsCritic(algorithmOf(config).advantage),
+    ...(microbatchTokens === undefined ? {} : { maxTokensPerMicrobatch: microbatchTokens }),
   };
 }
 
@@ -271,11 +288,18 @@ export function parseFlags(argv: readonly string[]): TrainerConfig {
   const [issue] = parsed.error.issues;
   const name = String(issue?.path[0] ?? "");
   const came = given[name] === undefined ? "nothing" : JSON.stringify(given[name]);
-  throw new FulgurError("ERR_CONFIG", `${flagOf(name)}: ${issue?.message ?? "invalid"}, ${came} came; see --help`);
+  const field = Object.entries(trainerConfigSchema.shape).find(([each]) => each === name)?.[1];
+  // A schema's own words, where it has some, say more than its form does.
+  const should =
+    issue?.message.startsWith("wanted ") === true || field === undefined
+      ? (issue?.message ?? "it is not usable")
+      : `wanted ${wanted(field)}`;
+  throw new FulgurError("ERR_CONFIG", `${flagOf(name)}: ${should}, ${came} came; see --help`);
 }
 
 /** @throws FulgurError ERR_CONFIG for flags that make no sense together */
 function checked(config: TrainerConfig): TrainerConfig {
+  checkEngineFlags(config);
   // A module's is known once it has been loaded.
   const algorithm = isModulePath(config.algorithm) ? undefined : algorithmOf(config);
   if (config.groupSize > 1 || algorithm === undefined) return config;
@@ -296,14 +320,19 @@ function checked(config: TrainerConfig): TrainerConfig {
   return config;
 }
 
-/** What `--help` prints: every flag with its default and meaning. */
+/** What `--help` prints: every flag with its meaning, its choices and its default. */
 export function helpText(): string {
-  const rows = Object.entries(trainerConfigSchema.shape).map(([name, field]) => {
-    const fallback = field.safeParse(undefined);
-    const initial = fallback.success && fallback.data !== undefined ? ` (default ${String(fallback.data)})` : "";
-    return `  ${flagOf(name).padEnd(26)} ${field.description ?? ""}${initial}`;
-  });
+  const rows = flagTexts().map(({ flag, text }) => `  ${flag.padEnd(26)} ${text}`);
   return `Usage: node trainer/main.ts --run ID [flags]\n\n${rows.join("\n")}\n\nThe store's read token is taken from FULGUR_STORE_TOKEN, a static key for inference from FULGUR_INFERENCE_KEY.\n`;
+}
+
+/** Every flag with what `--help` says of it. */
+export function flagTexts(): { readonly name: string; readonly flag: string; readonly text: string }[] {
+  return Object.entries(trainerConfigSchema.shape).map(([name, field]) => ({
+    name,
+    flag: flagOf(name),
+    text: flagHelp(field, name in algorithmFlags ? "the algorithm's" : undefined),
+  }));
 }
 
 function flagOf(name: string): string {

@@ -1,4 +1,5 @@
 import type { EdgeClient } from "#shared/client.ts";
+import type { InferenceClient } from "#shared/inference-client.ts";
 import { evaluationSchema, type Evaluation, type RunEvent } from "#shared/run-events.ts";
 import { versionName } from "#shared/words.ts";
 import { gatherBatch, type Batch } from "./batch/claim.ts";
@@ -21,7 +22,6 @@ import type { RunMetrics } from "./metrics/run-metrics.ts";
 import { StepMeter } from "./metrics/step-meter.ts";
 import type { Records } from "./records.ts";
 import { saveCheckpoint, type LoopState } from "./release/checkpoint.ts";
-import type { InferenceClient } from "./release/inference-client.ts";
 import { publish, retireOldVersion } from "./release/publish.ts";
 import { pruneVersions } from "./release/retention.ts";
 import { startRun, type RunStart } from "./run-start.ts";
@@ -33,9 +33,11 @@ export interface LoopDeps {
   readonly config: TrainerConfig;
   readonly edge: Pick<
     EdgeClient,
-    "createRollouts" | "claimBatch" | "dropRollouts" | "markTrained" | "routePolicy" | "putRun"
+    "createRollouts" | "claimBatch" | "dropRollouts" | "markTrained" | "routePolicy" | "retireVersions" | "putRun"
   >;
   readonly records: Records;
+  /** The same, for a step that has its batch: a stop does not cut these short, or the step would be taken again. */
+  readonly steadyRecords: Pick<Records, "batch" | "fates" | "lastVersion">;
   readonly inference: InferenceClient;
   /** Opens a model for training; a second one serves as the frozen reference of a KL term. */
   readonly openEngine: (start: EngineStart) => Promise<Engine>;
@@ -73,7 +75,7 @@ export async function trainRun(deps: LoopDeps): Promise<"finished" | "paused"> {
     const position = { step: state.step, last: state.lastBatch?.metrics ?? null, tasks: run.taskIds.length };
     if (isPausedBy(await deps.metrics.open(position), deps, state)) return "paused";
     const before = await evaluation(deps, run, { phase: "before", version: state.lineage.base });
-    await publish(run.publishing, state);
+    state = await publish(run.publishing, state);
     while (state.step < config.steps) {
       signal.throwIfAborted();
       const next = await trainStep(deps, run, state);
@@ -123,7 +125,7 @@ async function trainStep(
     updates: config.updatesPerBatch,
     now,
   });
-  const [report, fates] = await Promise.all([learning, deps.records.fates(config.run, batch.batchId)]);
+  const [report, fates] = await Promise.all([learning, deps.steadyRecords.fates(config.run, batch.batchId)]);
   const own = stepMetrics(batch, {
     report,
     watchFirstTool: config.watchFirstTool,
@@ -136,17 +138,17 @@ async function trainStep(
   });
   const metrics = config.replay === 0 ? own : { ...own, ...replayMetrics(replayed) };
   const replay = remember(state.replay, { ...batch, replayed: chosen }, { step: state.step, count: config.replay });
-  const next = timed(advance(state, { batch, report, metrics, replay }), run, now());
+  const trained = timed(advance(state, { batch, report, metrics, replay }), run, now());
   const { engine, paths } = run;
   await meter.time("checkpoint", () =>
-    saveCheckpoint(paths.checkpoints, { engine, state: next, keep: config.keepCheckpoints }),
+    saveCheckpoint(paths.checkpoints, { engine, state: trained, keep: config.keepCheckpoints }),
   );
-  if (isPausedBy(deps.metrics.observe(metrics), deps, next)) {
-    await deps.metrics.write(next.step, metrics);
-    return { state: next, isPaused: true };
+  if (isPausedBy(deps.metrics.observe(metrics), deps, trained)) {
+    await deps.metrics.write(trained.step, metrics);
+    return { state: trained, isPaused: true };
   }
   const publishing = { ...run.publishing, inference: meteredInference(deps.inference, meter) };
-  await meter.time("publish", () => publish(publishing, next));
+  const next = await meter.time("publish", () => publish(publishing, trained));
   await retireOldVersion(deps.inference, next);
 
   run.stepMs.push(now() - startedAt);
@@ -160,13 +162,11 @@ async function trainStep(
     seconds_left: secondsLeft(run.stepMs, config.steps - next.step),
   });
   await deps.metrics.write(next.step, whole);
-  // Last: reads end when a stop is asked for, and by now the step has been told of.
-  await pruneVersions(run.paths.versions, {
-    state: next,
-    keep: config.keepVersions,
-    maxStaleness: stalenessBound(config),
-    inUse: await deps.records.versionsInUse(config.policy),
-  });
+  await pruneVersions(
+    run.paths.versions,
+    { state: next, keep: config.keepVersions, maxStaleness: stalenessBound(config) },
+    (versions) => deps.edge.retireVersions(config.policy, versions),
+  );
   return { state: next, isPaused: false };
 }
 
@@ -244,7 +244,7 @@ function advance(
       decodedTokens: sums.decodedTokens + decode.tokens,
       decodeSeconds: sums.decodeSeconds + decode.seconds,
     },
-    rewards: sampledRewards(state.rewards, batch.claimed),
+    rewards: sampledRewards(state.rewards, batch.claimed, state.lineage),
     baseline: batch.baseline,
     replay,
   };

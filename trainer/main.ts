@@ -4,14 +4,15 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { z } from "zod";
 import { edgeClient, type EdgeClient } from "#shared/client.ts";
 import { FulgurError, messageOf } from "#shared/errors.ts";
+import { inferenceClient } from "#shared/inference-client.ts";
 import { logger, startLogging } from "#shared/log.ts";
 import type { RunEvent } from "#shared/run-events.ts";
 import { connectStore } from "#shared/store/connect.ts";
 import { mintToken, type KeySet } from "#shared/tokens.ts";
+import { urlListSchema } from "#shared/url-list.ts";
 import type { Scope } from "#shared/words.ts";
-import { engineOptions, helpText, parseFlags, runPaths, type TrainerConfig } from "./config.ts";
+import { helpText, parseFlags, runPaths, type TrainerConfig } from "./config.ts";
 import { drain } from "./drain.ts";
-import { createOnnxEngine } from "./engine/onnx/engine.ts";
 import { armFault, faultPoint, followSteps, withFaultPoints } from "./fault-point.ts";
 import { trainRun } from "./loop.ts";
 import { Alarms } from "./metrics/alarms.ts";
@@ -20,8 +21,9 @@ import { PrometheusPage } from "./metrics/prometheus.ts";
 import { RunMetrics } from "./metrics/run-metrics.ts";
 import { StorePoints } from "./metrics/store-points.ts";
 import { TensorBoardFile } from "./metrics/tensorboard.ts";
+import { openEngine } from "./open-engine.ts";
 import { patient } from "./patience.ts";
-import { inferenceClient } from "./release/inference-client.ts";
+import { inferenceFleet } from "./release/fleet.ts";
 import { storeReader } from "./store-reader.ts";
 import { isModulePath, loadUserAlgorithm } from "./user-algorithm.ts";
 
@@ -62,14 +64,18 @@ async function main(argv: readonly string[]): Promise<number> {
   const inferenceKey = async (): Promise<string> => process.env["FULGUR_INFERENCE_KEY"] || (await ownInferenceKey());
   const edge = edgeClient({ baseUrl: config.edgeUrl, token: ownTokens(keySet, config, ["trainer", "read"]) });
   const records = storeReader(connectStore({ url: config.storeUrl, token: storeToken }), config.tenant);
-  const inference = inferenceClient({ baseUrl: config.inferenceUrl, key: inferenceKey });
+  const inference = inferenceFleet(
+    urlListSchema.parse(config.inferenceUrl).map((baseUrl) => inferenceClient({ baseUrl, key: inferenceKey })),
+    { warn: (message) => emit({ event: "warning", message }) },
+  );
   try {
     const outcome = await trainRun({
       config,
       edge: withFaultPoints("edge", patient(edge, persistence)),
       records: withFaultPoints("records", patient(records, patience)),
+      steadyRecords: withFaultPoints("records", patient(records, persistence)),
       inference: withFaultPoints("inference", patient(inference, persistence)),
-      openEngine: async (start) => withFaultPoints("engine", await createOnnxEngine(engineOptions(config, start))),
+      openEngine: async (start) => withFaultPoints("engine", await openEngine(config, start)),
       emit,
       metrics: runMetrics(config, { edge: patient(edge, persistence), emit }),
       now: () => performance.now(),

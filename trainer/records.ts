@@ -5,8 +5,8 @@ import type { RecordedCall } from "./batch/trajectories.ts";
 /** What the trainer reads of the store. store-reader.ts is the real one; tests have one in memory. */
 export interface Records {
   policy(name: string): Promise<PolicyRecord | undefined>;
-  /** Numbers of the versions that calls may ask for: the routed one, and those that rollouts under way are pinned to. */
-  versionsInUse(policy: string): Promise<readonly number[]>;
+  /** The highest version number that is registered, by whatever run. */
+  lastVersion(policy: string): Promise<number>;
   run(id: string): Promise<RunRecord | undefined>;
   /** In id order. */
   taskIds(agent: string, split: Split): Promise<string[]>;
@@ -36,8 +36,6 @@ export interface Records {
 
 export interface PolicyRecord {
   readonly routeVersion: number;
-  /** Highest number that is taken. */
-  readonly lastVersion: number;
   /** Folder of version 0. */
   readonly baseArtifact: string;
   /** All of them, version 0 too. */

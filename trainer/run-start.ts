@@ -5,7 +5,7 @@ import { algorithmOf, runPaths, type TrainerConfig } from "./config.ts";
 import type { Engine } from "./engine/contract.ts";
 import type { LoopDeps } from "./loop.ts";
 import type { PolicyRecord, RunRecord } from "./records.ts";
-import { baseWeightsSha256, lastVersionOnDisk } from "./release/artifact.ts";
+import { baseWeightsSha256 } from "./release/artifact.ts";
 import { engineFolder, readNewestCheckpoint, saveCheckpoint, type LoopState } from "./release/checkpoint.ts";
 import type { PublishDeps } from "./release/publish.ts";
 import { weightsOf } from "./release/version-weights.ts";
@@ -78,7 +78,7 @@ interface Found {
 }
 
 async function begin(deps: LoopDeps, { policy, base, engine, checkpoint }: Found) {
-  const { config, edge, records, inference, emit } = deps;
+  const { config, edge, records, steadyRecords, inference, emit } = deps;
   const paths = runPaths(config);
   const identity = { id: config.run, policy: config.policy, agent: config.agent, config: asJson(config) };
   await edge.putRun(identity);
@@ -91,19 +91,19 @@ async function begin(deps: LoopDeps, { policy, base, engine, checkpoint }: Found
         `run ${config.run} has ${trained} trained steps in the store and no checkpoint in ${paths.checkpoints}; put the folder back, or begin another run`,
       );
     }
-    // A number whose version was exported and never registered is taken too: a name is never reused.
-    const last = Math.max(policy.lastVersion, await lastVersionOnDisk(paths.versions));
-    state = newState(config, { base, first: last + 1 });
-    const artifact = policy.versions.find(({ version }) => version === base)?.artifact ?? policy.baseArtifact;
-    await inference.load(versionName(config.policy, base), artifact);
-    // An earlier run of the policy may have left the route on its last version. The checkpoint comes last: a run that
-    // has one is not brought to its beginning again.
-    if (policy.routeVersion !== base) await edge.routePolicy(config.policy, base);
-    await saveCheckpoint(paths.checkpoints, { engine, state, keep: config.keepCheckpoints });
+    state = newState(config, { base, made: [] });
   } else {
     state = checkpoint.state;
     await engine.load(engineFolder(checkpoint.folder));
   }
+  if (state.step === 0) {
+    const artifact = policy.versions.find(({ version }) => version === base)?.artifact ?? policy.baseArtifact;
+    await inference.load(versionName(config.policy, base), artifact);
+    // Another run of the policy may have left the route on its last version. After the first step publish.ts sees to it.
+    if (policy.routeVersion !== base) await edge.routePolicy(config.policy, base);
+  }
+  if (checkpoint === undefined)
+    await saveCheckpoint(paths.checkpoints, { engine, state, keep: config.keepCheckpoints });
   emit({
     event: "run",
     run_id: config.run,
@@ -121,7 +121,7 @@ async function begin(deps: LoopDeps, { policy, base, engine, checkpoint }: Found
     taskIds,
     secondsBefore: state.sums.wallSeconds,
     stepMs: [],
-    publishing: { engine, edge, inference, artifact, now: deps.now },
+    publishing: { engine, edge, records: steadyRecords, inference, artifact, now: deps.now },
     kept: { before: record?.evalBefore, after: record?.evalAfter },
   };
 }

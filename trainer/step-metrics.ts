@@ -169,13 +169,18 @@ export function decodeTime(records: readonly RolloutRecord[]): { tokens: number;
   return { tokens: sum(calls.map((call) => call.responseTokenIds?.length ?? 0)), seconds: busyMs / 1000 };
 }
 
-/** Adds a batch's rewards to the versions that sampled them, by each rollout's oldest call. */
-export function sampledRewards(rewards: LoopState["rewards"], claimed: readonly RolloutRecord[]): LoopState["rewards"] {
+/** Adds a batch's rewards to the run's versions that sampled them, by each rollout's oldest call; other runs' are left out. */
+export function sampledRewards(
+  rewards: LoopState["rewards"],
+  claimed: readonly RolloutRecord[],
+  { base, made }: LoopState["lineage"],
+): LoopState["rewards"] {
   const sums = new Map(rewards.map(({ version, ...rest }) => [version, rest]));
   for (const { reward, calls } of claimed) {
     const versions = calls.flatMap((call) => (call.policyVersion === null ? [] : [call.policyVersion]));
     if (reward === null || versions.length === 0) continue;
     const oldest = Math.min(...versions);
+    if (oldest !== base && !made.includes(oldest)) continue;
     const { sum: total, count } = sums.get(oldest) ?? { sum: 0, count: 0 };
     sums.set(oldest, { sum: total + reward, count: count + 1 });
   }

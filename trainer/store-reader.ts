@@ -6,13 +6,13 @@ import { wholePrompts } from "#shared/prompt-prefix.ts";
 import { readBatch, readBatchRollouts } from "#shared/store/batches.ts";
 import type { StoreDb } from "#shared/store/connect.ts";
 import { countFreeLive } from "#shared/store/live-groups.ts";
-import { listPolicies, readPolicy } from "#shared/store/policies.ts";
+import { listPolicies, readLastVersion } from "#shared/store/policies.ts";
 import { readRewards, type Reward } from "#shared/store/rewards.ts";
 import { countRollouts, readRollouts, type Rollout } from "#shared/store/rollouts.ts";
 import { readRun } from "#shared/store/runs.ts";
 import { listTaskIds } from "#shared/store/tasks.ts";
 import { batchEntries, batches, calls, rollouts } from "#shared/tables.ts";
-import { JUDGE_ROLE, parseVersionName, type DropReason, type RolloutStatus } from "#shared/words.ts";
+import { JUDGE_ROLE, type DropReason, type RolloutStatus } from "#shared/words.ts";
 import type { CallRecord, IntermediateReward, OutcomeRecord, Records, RolloutRecord } from "./records.ts";
 
 /** Rollouts whose calls are read in one question: libSQL answers with 10 MB at most. */
@@ -27,32 +27,16 @@ export function storeReader(db: StoreDb, tenantId: string): Records {
       const policy = (await listPolicies(db, tenantId)).find((each) => each.name === name);
       const base = policy?.versions.find((each) => each.version === 0);
       if (policy === undefined || base === undefined) return undefined;
-      const lastVersion = Math.max(...policy.versions.map((each) => each.version));
       const versions = policy.versions.map(({ version, kind, artifact, sha256 }) => ({
         version,
         kind,
         artifact,
         sha256,
       }));
-      return { routeVersion: policy.routeVersion, lastVersion, baseArtifact: base.artifact, versions };
+      return { routeVersion: policy.routeVersion, baseArtifact: base.artifact, versions };
     },
 
-    async versionsInUse(policy) {
-      const [routed, pinned] = await Promise.all([
-        readPolicy(db, tenantId, policy),
-        db
-          .selectDistinct({ pin: rollouts.pin })
-          .from(rollouts)
-          // The plus leaves SQLite the index of the states, in which few rollouts are under way.
-          .where(
-            sql`${rollouts.status} in ('queued', 'running') and +${rollouts.tenantId} = ${tenantId} and ${rollouts.pin} is not null`,
-          ),
-      ]);
-      const names = pinned.map(({ pin }) => parseVersionName(pin ?? ""));
-      const own = names.flatMap((name) => (name?.policy === policy ? [name.version] : []));
-      return routed === undefined ? own : [routed.routeVersion, ...own];
-    },
-
+    lastVersion: (policy) => readLastVersion(db, tenantId, policy),
     run: (id) => readRun(db, tenantId, id),
     taskIds: (agent, split) => listTaskIds(db, tenantId, agent, split),
     batch: (id) => readBatch(db, tenantId, id),

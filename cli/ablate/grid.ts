@@ -69,6 +69,12 @@ export function makeGrid(given: RunSettings, seeds: string): Grid {
       [{}],
     )
     .map((chosen) => ({ name: armName(chosen), settings: { ...fixed, ...chosen } }));
+  if (!/^ *\d+ *(, *\d+ *)*$/.test(seeds)) {
+    throw new FulgurError(
+      "ERR_CONFIG",
+      `--seeds wants whole numbers with commas between, ${JSON.stringify(seeds)} came`,
+    );
+  }
   const cells = valuesOf("seeds", seeds).flatMap((seed) => arms.map((arm) => cellOf(arm, seed)));
   for (const { settings } of cells) checkSettings(settings);
   return { arms, cells, axes, fixed };

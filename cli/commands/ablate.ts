@@ -1,4 +1,4 @@
-import { Command, Option } from "commander";
+import { Command, InvalidArgumentError, Option } from "commander";
 import { z } from "zod";
 import { GRIDS, gridName, makeGrid } from "../ablate/grid.ts";
 import { stateDirFlag, integer } from "../flags.ts";
@@ -12,10 +12,7 @@ const flagsSchema = z.looseObject({
   task: z.string(),
   grid: z.enum(gridNames).optional(),
   seeds: z.string(),
-  name: z
-    .string()
-    .regex(/^[\w+.-]{1,100}$/, "wanted letters, digits and _ + . -")
-    .optional(),
+  name: z.string().optional(),
   portBase: z.number(),
   stateDir: z.string(),
 });
@@ -30,7 +27,12 @@ export function ablateCommand(): Command {
       new Option("--grid <name>", `axes that have a name; flags given beside it take their place`).choices(gridNames),
     )
     .option("--seeds <list>", "seeds of each arm, with commas between", "1,2,3")
-    .option("--name <name>", "what it is called; the same name goes on with it (default: after its axes)")
+    .addOption(
+      new Option(
+        "--name <name>",
+        "what it is called; the same name goes on with it (default: after its axes)",
+      ).argParser(folderName),
+    )
     .addOption(
       new Option("--port-base <port>", "the edge's port; inference and store take the next two")
         .default(DEFAULT_PORT_BASE)
@@ -64,4 +66,9 @@ export function ablateCommand(): Command {
     // Nothing that we started runs any more; an open handle of a library must not keep the terminal.
     process.exit();
   });
+}
+
+function folderName(text: string): string {
+  if (/^[\w+.-]{1,100}$/.test(text) && !/^\.+$/.test(text)) return text;
+  throw new InvalidArgumentError("It takes up to 100 letters, digits and _ + . -");
 }

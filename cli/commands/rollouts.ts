@@ -1,6 +1,6 @@
 import { Command, Option } from "commander";
 import { z } from "zod";
-import { snakeKeys, type RolloutDetail } from "#shared/wire.ts";
+import { snakeKeys, type RolloutDetail, type RolloutView } from "#shared/wire.ts";
 import { MODES, ROLLOUT_STATUSES } from "#shared/words.ts";
 import { localEdge } from "../edge-access.ts";
 import { integer, stateDirFlag } from "../flags.ts";
@@ -20,11 +20,14 @@ const listFlagsSchema = z.object({
 
 const showFlagsSchema = z.object({ json: z.boolean().default(false), stateDir: z.string() });
 
-/** `fulgur rollouts` lists them, newest first; `fulgur rollouts show ID` opens one. */
+/** The newest of a run are the queued ones, of which there is nothing to see. */
+const BEGUN = ROLLOUT_STATUSES.filter((status) => status !== "queued").join(",");
+
+/** `fulgur rollouts` lists them, newest first, those that only wait last; `fulgur rollouts show ID` opens one. */
 export function rolloutsCommand(): Command {
   const command = new Command("rollouts")
-    .description("list rollouts, newest first; show one with all its calls")
-    .option("--json", "print JSON, as the edge gives it")
+    .description("list rollouts, newest first, those that only wait last; show one with all its calls")
+    .option("--json", "print JSON, as the edge gives it: newest first, also those that wait")
     .addOption(new Option("--limit <n>", "how many").default(20).argParser(integer(1, 500)))
     .addOption(new Option("--mode <mode>", "only of this mode").choices(MODES))
     .addOption(new Option("--status <status>", "only in this status").choices(ROLLOUT_STATUSES))
@@ -33,14 +36,23 @@ export function rolloutsCommand(): Command {
     .action(async (given: unknown) => {
       const flags = listFlagsSchema.parse(given);
       const { client } = await localEdge(stateDir(flags.stateDir), "read");
-      const { rollouts } = await client.listRollouts({
-        limit: String(flags.limit),
-        ...(flags.mode === undefined ? {} : { mode: flags.mode }),
-        ...(flags.status === undefined ? {} : { status: flags.status }),
-        ...(flags.run === undefined ? {} : { run_id: flags.run }),
-      });
-      if (flags.json) console.log(JSON.stringify(rollouts.map(snakeKeys), null, 2));
-      else console.log(rolloutsTable(rollouts, { now: Date.now(), style: style() }));
+      const list = async (limit: number, status: string | undefined): Promise<readonly RolloutView[]> => {
+        if (limit === 0) return [];
+        const { rollouts } = await client.listRollouts({
+          limit: String(limit),
+          ...(flags.mode === undefined ? {} : { mode: flags.mode }),
+          ...(status === undefined ? {} : { status }),
+          ...(flags.run === undefined ? {} : { run_id: flags.run }),
+        });
+        return rollouts;
+      };
+      if (flags.json) {
+        console.log(JSON.stringify((await list(flags.limit, flags.status)).map(snakeKeys), null, 2));
+        return;
+      }
+      const begun = await list(flags.limit, flags.status ?? BEGUN);
+      const waiting = flags.status === undefined ? await list(flags.limit - begun.length, "queued") : [];
+      console.log(rolloutsTable([...begun, ...waiting], { now: Date.now(), style: style() }));
     });
 
   command

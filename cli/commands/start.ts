@@ -1,6 +1,7 @@
 import { Command, Option } from "commander";
 import { z } from "zod";
-import { integer, stateDirFlag } from "../flags.ts";
+import { urlListTextSchema } from "#shared/url-list.ts";
+import { integer, stateDirFlag, urlList } from "../flags.ts";
 import { TASK_NAMES } from "../local-tasks.ts";
 import { DEFAULT_PORT_BASE } from "../ports.ts";
 import { trainerOptions } from "../trainer-flags.ts";
@@ -12,6 +13,7 @@ const flagsSchema = z.looseObject({
   new: z.boolean().default(false),
   portBase: z.number(),
   shards: z.number().optional(),
+  inference: urlListTextSchema.optional(),
   stateDir: z.string(),
 });
 export type StartFlags = z.infer<typeof flagsSchema>;
@@ -34,6 +36,12 @@ export function startCommand(): Command {
         "--shards <n>",
         "databases to spread tenants over (default: as many as there are, at first one)",
       ).argParser(integer(1, 64)),
+    )
+    .addOption(
+      new Option(
+        "--inference <urls>",
+        "servers that run elsewhere, vLLM's or built-in ones, with commas between (docs/FLEET.md; default: one of its own)",
+      ).argParser(urlList),
     )
     .addOption(stateDirFlag());
   for (const option of trainerOptions()) command.addOption(option);

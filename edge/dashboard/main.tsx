@@ -5,8 +5,11 @@ import { usePolled } from "./poll.ts";
 import { Rollout } from "./rollout.tsx";
 import { Rollouts } from "./rollouts.tsx";
 import { Run } from "./run.tsx";
+import { stepsFollower } from "./steps.ts";
 import "uplot/dist/uPlot.min.css";
 import "./style.css";
+
+const stepsOf = stepsFollower((runId, since) => api.listSteps(runId, since));
 
 function App() {
   const [hash, setHash] = useState(location.hash);
@@ -34,7 +37,7 @@ function Overview() {
   const runs = usePolled(() => api.listRuns(), "runs", 5000);
   const run = runs.value?.find((candidate) => candidate.id === chosen) ?? runs.value?.[0];
   const runId = run?.id ?? "";
-  const steps = usePolled(async () => (runId === "" ? [] : await api.listSteps(runId)), `steps:${runId}`, 2500);
+  const steps = usePolled(async () => (runId === "" ? [] : await stepsOf(runId)), `steps:${runId}`, 2500);
   const error = runs.error ?? steps.error;
   return (
     <>

@@ -1,7 +1,8 @@
 import { Hono } from "hono";
 import { auditedIfChanged } from "#shared/store/audit.ts";
-import { createPolicy, listPolicies, routePolicy } from "#shared/store/policies.ts";
-import { policyInputSchema, routeBodySchema, snakeKeys } from "#shared/wire.ts";
+import { createPolicy, listPolicies, retireVersions, routePolicy } from "#shared/store/policies.ts";
+import { policyInputSchema, retireBodySchema, routeBodySchema, snakeKeys } from "#shared/wire.ts";
+import { versionName } from "#shared/words.ts";
 import { requireScope } from "../auth.ts";
 import type { EdgeHono } from "../context.ts";
 import { jsonBody } from "./json-body.ts";
@@ -44,4 +45,18 @@ export const policyRoutes = new Hono<EdgeHono>()
     read(await writer.transact([...statements, auditedIfChanged({ ...deed, detail: { version } })]));
     parts.resolver.forget(principal.tenantId, name);
     return c.json({ ok: true });
+  })
+  .post("/:name/retire", async (c) => {
+    const { parts, principal, writer } = c.var;
+    requireScope(principal, "trainer");
+    const name = c.req.param("name");
+    const { versions } = await jsonBody(c.req.raw, retireBodySchema);
+    const now = parts.now();
+    const { statements, read } = retireVersions(principal.tenantId, name, { versions, now });
+    const [retire, ...others] = statements;
+    const deed = { by: principal, action: "policy.retired", target: name, now, detail: { versions } } as const;
+    const rows = await writer.transact([...(retire === undefined ? [] : [retire, auditedIfChanged(deed)]), ...others]);
+    const retired = read(rows);
+    for (const version of retired) parts.resolver.forget(principal.tenantId, versionName(name, version));
+    return c.json({ retired });
   });

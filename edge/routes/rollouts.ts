@@ -4,6 +4,7 @@ import { FulgurError } from "#shared/errors.ts";
 import { readBatchOfRollout } from "#shared/store/batches.ts";
 import { readCalls } from "#shared/store/calls.ts";
 import type { StoreDb } from "#shared/store/connect.ts";
+import { readVersion, retiredMessage } from "#shared/store/policies.ts";
 import { readRewards, recordReward } from "#shared/store/rewards.ts";
 import {
   cancelRollout,
@@ -18,7 +19,7 @@ import { transact } from "#shared/store/statement.ts";
 import { existingTaskIds } from "#shared/store/tasks.ts";
 import { dropBodySchema, finishBodySchema, rolloutsBodySchema } from "#shared/wire.ts";
 import { toolResultInputSchema } from "#shared/wire-feedback.ts";
-import { MODES, ROLLOUT_STATUSES } from "#shared/words.ts";
+import { MODES, parseVersionName, ROLLOUT_STATUSES, versionName } from "#shared/words.ts";
 import { requireOwnerOrScope, requireScope } from "../auth.ts";
 import { tenantDirectory, type EdgeHono, type EdgeParts } from "../context.ts";
 import { airReward, judgeTool } from "../record/air.ts";
@@ -56,6 +57,11 @@ export const rolloutRoutes = new Hono<EdgeHono>()
     if (stray !== undefined) {
       throw new FulgurError("ERR_NOT_FOUND", `there is no task ${stray.taskId}; POST /v1/tasks creates it`);
     }
+    await requirePinnable(
+      db(),
+      tenantId,
+      rollouts.map(({ pin }) => pin),
+    );
     await writer.transact(
       createRollouts(
         rollouts.map((rollout) => ({ ...rollout, tenantId })),
@@ -165,6 +171,21 @@ export function requireAgent(agents: Readonly<Record<string, unknown>>, agent: s
     "ERR_INVALID_REQUEST",
     `there is no agent ${agent}; there are ${Object.keys(agents).join(", ") || "none"} (npx fulgur agents map ${agent} '*=policy:NAME' makes it)`,
   );
+}
+
+/**
+ * That a retired version is not pinned: its calls would all be refused. One that is retired right afterwards is refused then.
+ * @throws FulgurError ERR_CONFLICT naming it
+ */
+export async function requirePinnable(db: StoreDb, tenantId: string, pins: readonly (string | null)[]): Promise<void> {
+  for (const pin of new Set(pins)) {
+    const named = pin === null ? undefined : parseVersionName(pin);
+    if (named === undefined) continue;
+    const version = await readVersion(db, tenantId, named.policy, named.version);
+    if (version !== undefined && version.retiredAt !== null) {
+      throw new FulgurError("ERR_CONFLICT", retiredMessage(versionName(named.policy, named.version)));
+    }
+  }
 }
 
 function missing(id: string): FulgurError {

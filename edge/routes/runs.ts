@@ -1,9 +1,9 @@
 import { Hono } from "hono";
 import { putRun, readRuns, readSteps, recordMetrics } from "#shared/store/runs.ts";
-import { metricsBodySchema, runInputSchema, snakeKeys } from "#shared/wire.ts";
+import { metricsBodySchema, runInputSchema, snakeKeys, stepsQuerySchema } from "#shared/wire.ts";
 import { requireScope } from "../auth.ts";
 import type { EdgeHono } from "../context.ts";
-import { jsonBody } from "./json-body.ts";
+import { jsonBody, query } from "./json-body.ts";
 
 /** `/v1/runs`: training sessions, their steps and metrics. */
 export const runRoutes = new Hono<EdgeHono>()
@@ -29,7 +29,8 @@ export const runRoutes = new Hono<EdgeHono>()
   .get("/:id/steps", async (c) => {
     const { principal, db } = c.var;
     requireScope(principal, "read");
-    const steps = await readSteps(db(), principal.tenantId, c.req.param("id"));
+    const { since } = query(c.req.url, stepsQuerySchema);
+    const steps = await readSteps(db(), principal.tenantId, c.req.param("id"), { since });
     return c.json({ steps: steps.map(({ tenantId: _tenant, runId: _run, ...step }) => snakeKeys(step)) });
   })
   .post("/:id/metrics", async (c) => {

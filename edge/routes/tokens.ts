@@ -10,7 +10,7 @@ import { revocationSchema } from "#shared/wire-access.ts";
 import { requireScope } from "../auth.ts";
 import { tenantDirectory, type EdgeHono } from "../context.ts";
 import { jsonBody } from "./json-body.ts";
-import { requireAgent } from "./rollouts.ts";
+import { requireAgent, requirePinnable } from "./rollouts.ts";
 import { requireKeyAgent } from "./speaker.ts";
 
 /** How long a whole rollout's revocation is kept: no token lives longer. */
@@ -19,7 +19,7 @@ const LONGEST_LIFE_MS = (MAX_TTL_SECONDS + 60) * 1000;
 /** `/v1/tokens`: minted for an agent that starts by itself (with a new rollout) or for scopes; revoked. */
 export const tokenRoutes = new Hono<EdgeHono>()
   .post("/", async (c) => {
-    const { parts, principal, writer } = c.var;
+    const { parts, principal, db, writer } = c.var;
     const { agent, mode, scopes, pin, ttlSeconds, caps } = await jsonBody(c.req.raw, tokenRequestSchema);
     const { tenantId } = principal;
     const { signingKeys } = parts.config;
@@ -43,6 +43,7 @@ export const tokenRoutes = new Hono<EdgeHono>()
     requireScope(principal, mode === "live" ? "agent" : "trainer");
     requireKeyAgent(principal, agent);
     requireAgent((await tenantDirectory(c)).agents, agent);
+    await requirePinnable(db(), tenantId, [pin]);
     const rolloutId = newId("rollout");
     const rollout = { rolloutId, attempt: 1, agent, mode, pin, caps: caps ?? capsSchema.parse({}) };
     const granted = await grant(signingKeys, { tenantId, scopes: ["call"], ttlSeconds, rollout, jti, now });

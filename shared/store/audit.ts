@@ -17,6 +17,7 @@ export type AuditAction =
   | "key.created"
   | "key.revoked"
   | "policy.registered"
+  | "policy.retired"
   | "policy.routed"
   | "price.set"
   | "provider.deleted"

@@ -280,7 +280,7 @@ function refusal(batch: Row, trained: Trained): string {
   const { batchId, version, sha256 } = trained;
   const name = versionName(textOf(batch, "policy"), version);
   if (batch["status"] === "claimed") {
-    return `${name} exists with sha256 ${String(batch["sha256"])}, batch ${batchId} was trained into ${sha256}; a version's name is never reused: publish it under the next number`;
+    return `${name} exists with sha256 ${String(batch["sha256"])}, batch ${batchId} was trained into ${sha256}; a version's name is never reused: publish it under the next number, as a trainer does that is started again without the folder ${trained.artifact}`;
   }
   return batch["status"] === "trained"
     ? `batch ${batchId} was trained into version ${String(batch["version"])} already, so it cannot be trained into ${name}; go on with the next step`

@@ -43,7 +43,7 @@ export function claimLiveGroups(claim: LiveClaim, live: LiveGroups): [Statement,
       sql: `insert into batch_entries (rollout_id, batch_id, tenant_id)
             select id, ?, ? from (
               select r.id, row_number() over (order by r.created_at, r.id) as place, count(*) over () as free
-              from rollouts r where ${FREE})
+              from rollouts r indexed by rollouts_live_free where ${FREE})
             where place <= min(free / ?, ?) * ?
               and exists (select 1 from batches b
                 where b.id = ? and b.tenant_id = ? and b.run_id = ? and b.step = ? and b.status = 'claimed')
@@ -76,16 +76,18 @@ export async function countFreeLive(
   const [before = "", ...rest] = FREE.split("?");
   const args = freeArgs(of, live);
   const where = rest.reduce((built, text, at) => sql`${built}${args[at]}${sql.raw(text)}`, sql.raw(before));
-  const rows = await db.all<{ n: number }>(sql`select count(*) as n from rollouts r where ${where}`);
+  const rows = await db.all<{ n: number }>(
+    sql`select count(*) as n from rollouts r indexed by rollouts_live_free where ${where}`,
+  );
   return rows[0]?.n ?? 0;
 }
 
 /**
- * What a rollout `r` must be to be claimed. The `+` keeps SQLite from the indexes that lead to all of an agent's, or all
- * undisposed, rollouts of every age.
+ * What a rollout `r` must be to be claimed. Its first two lines are those of the index `rollouts_live_free`, word for word, or
+ * SQLite would not take it: it has the rollouts that may still be claimed, and none of the many that are over.
  */
-const FREE = `r.tenant_id = ? and r.created_at >= ? and +r.mode = 'live' and +r.agent = ?
-  and +r.status = 'finished' and r.reward is not null and +r.disposition is null and +r.run_id is null
+const FREE = `r.mode = 'live' and r.status = 'finished' and r.reward is not null and r.disposition is null
+  and r.run_id is null and r.tenant_id = ? and r.agent = ? and r.created_at >= ?
   and not exists (select 1 from batch_entries e where e.rollout_id = r.id)
   and (select min(coalesce(c.policy = ? and c.policy_version in (select value from json_each(?)), 0))
     from calls c
@@ -95,5 +97,5 @@ function freeArgs(
   { tenantId, policy }: Pick<LiveClaim, "tenantId" | "policy">,
   { since, agent, versions }: Omit<LiveGroups, "groupSize">,
 ): (string | number)[] {
-  return [tenantId, since, agent, policy, JSON.stringify(versions)];
+  return [tenantId, agent, since, policy, JSON.stringify(versions)];
 }

@@ -1,4 +1,4 @@
-import { and, asc, desc, eq } from "drizzle-orm";
+import { and, asc, desc, eq, gt } from "drizzle-orm";
 import { metrics, runs, trainSteps } from "#shared/tables.ts";
 import type { StoreDb } from "./connect.ts";
 import { insertInto } from "./rows.ts";
@@ -78,11 +78,34 @@ export async function readMetrics(db: StoreDb, tenantId: string, runId: string):
     .orderBy(asc(metrics.step), asc(metrics.name));
 }
 
-/** A run's train steps, oldest first. */
-export async function readSteps(db: StoreDb, tenantId: string, runId: string): Promise<TrainStep[]> {
-  return db
-    .select()
-    .from(trainSteps)
-    .where(and(eq(trainSteps.tenantId, tenantId), eq(trainSteps.runId, runId)))
-    .orderBy(asc(trainSteps.step));
+/**
+ * A run's train steps, oldest first. A step's row is written while it is published; points of its number, among them what is
+ * known only afterwards, are laid over the row's metrics.
+ * @param since only the steps after this one
+ */
+export async function readSteps(
+  db: StoreDb,
+  tenantId: string,
+  runId: string,
+  { since = -1 }: { readonly since?: number | undefined } = {},
+): Promise<TrainStep[]> {
+  const [steps, points] = await Promise.all([
+    db
+      .select()
+      .from(trainSteps)
+      .where(and(eq(trainSteps.tenantId, tenantId), eq(trainSteps.runId, runId), gt(trainSteps.step, since)))
+      .orderBy(asc(trainSteps.step)),
+    db
+      .select({ step: metrics.step, name: metrics.name, value: metrics.value })
+      .from(metrics)
+      .where(and(eq(metrics.tenantId, tenantId), eq(metrics.runId, runId), gt(metrics.step, since))),
+  ]);
+  const byStep = Map.groupBy(points, ({ step }) => step);
+  return steps.map((step) => ({
+    ...step,
+    metrics: {
+      ...step.metrics,
+      ...Object.fromEntries((byStep.get(step.step) ?? []).map(({ name, value }) => [name, value])),
+    },
+  }));
 }

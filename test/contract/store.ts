@@ -20,6 +20,7 @@ import {
   readPolicy,
   readVersion,
   registerVersion,
+  retireVersions,
   routePolicy,
 } from "#shared/store/policies.ts";
 import { readRewardByKey, readRewards, recordRewards } from "#shared/store/rewards.ts";
@@ -617,6 +618,67 @@ export function storeContract(name: string, open: () => Promise<OpenStore>): voi
         expect(policy?.versions.map(({ version }) => version)).toEqual([1, 0]);
       });
 
+      it("retires versions that nobody needs, and routes to none of them any more", async () => {
+        const tenantId = newTenant();
+        const policy = "flight";
+        const [own, other, over] = [newId("run"), newId("run"), newId("run")];
+        const version = { tenantId, policy, kind: "adapter", artifact: "x", sha256: "2".repeat(64) } as const;
+        const base = { tenantId, name: policy, kind: "base", artifact: "x", sha256: "0".repeat(64) } as const;
+        await transact(store.writer, createPolicy(base, 1));
+        const runOf = { tenantId, policy, agent: "flight", config: {}, createdAt: 1 };
+        await write([own, other].flatMap((id) => putRun({ ...runOf, id })));
+        await write(putRun({ ...runOf, id: over, finishedAt: 2 }));
+        // `other` began at 2 and `over`, which is finished, at 3; both are behind the run that goes on.
+        const lines = [
+          [own, 0, 1],
+          [own, 1, 2],
+          [own, 2, 3],
+          [other, 2, 4],
+          [over, 3, 5],
+          [own, 3, 6],
+          [own, 6, 7],
+          [own, 7, 8],
+          [own, 8, 9],
+        ] as const;
+        for (const [runId, parentVersion, number] of lines) {
+          await transact(
+            store.writer,
+            registerVersion({ ...version, runId, parentVersion, version: number, createdAt: 1 }),
+          );
+        }
+        await transact(store.writer, routePolicy(tenantId, policy, 6));
+        const pinned = await queued(tenantId, { agent: "pinned", mode: "val", pin: "flight@7" });
+        const batchId = newId("batch");
+        for (let at = 0; at < 2; at++) {
+          const rolloutId = await finished(tenantId, { runId: own, groupId: "g" });
+          await write(recordCall({ ...sampleCall(tenantId), id: newId("call"), rolloutId, policy, policyVersion: 8 }));
+        }
+        await transact(store.writer, claimGroups({ tenantId, runId: own, policy, groups: 1, step: 0, batchId }, 3));
+
+        const all = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
+        const retire = (now: number, versions = all) =>
+          transact(store.writer, retireVersions(tenantId, policy, { versions, now }));
+        expect(await retire(10)).toEqual([1, 3, 5]);
+        expect(await transact(store.writer, retireVersions(newTenant(), policy, { versions: all, now: 10 }))).toEqual(
+          [],
+        );
+
+        await write(cancelRollout(tenantId, pinned, 11));
+        await transact(store.writer, abandonBatch(tenantId, batchId, { reason: "run_ended" }));
+        await write(putRun({ ...runOf, id: other, finishedAt: 12 }));
+        expect(await retire(12, [1, 2, 4])).toEqual([1, 2, 4]);
+        // Routed, and the last of a run that goes on.
+        expect(await retire(13)).toEqual([1, 2, 3, 4, 5, 7, 8]);
+        expect(await readVersion(store.db, tenantId, policy, 1)).toMatchObject({ retiredAt: 10 });
+        expect(await readVersion(store.db, tenantId, policy, 6)).toMatchObject({ retiredAt: null });
+
+        await expect(transact(store.writer, routePolicy(tenantId, policy, 1))).rejects.toMatchObject({
+          code: "ERR_CONFLICT",
+          message: expect.stringContaining("flight@1 is retired: its weights were removed"),
+        });
+        expect(await readPolicy(store.db, tenantId, policy)).toMatchObject({ routeVersion: 6 });
+      });
+
       it("completes a run as its parts become known", async () => {
         const tenantId = newTenant();
         const id = newId("run");
@@ -636,6 +698,41 @@ export function storeContract(name: string, open: () => Promise<OpenStore>): voi
         const point = { runId: id, tenantId, step: 0, name: "rss", createdAt: 1 };
         await store.writer.append([recordMetrics([{ ...point, value: 1 }]), recordMetrics([{ ...point, value: 2 }])]);
         expect(await readMetrics(store.db, tenantId, id)).toMatchObject([{ name: "rss", value: 2 }]);
+      });
+
+      it("gives a step's metrics with what was measured after it was written, and only the steps after another", async () => {
+        const tenantId = newTenant();
+        const runId = newId("run");
+        for (const step of [0, 1, 2]) {
+          const batchId = newId("batch");
+          const groupId = newId("group");
+          for (let at = 0; at < 2; at++) await finished(tenantId, { runId, groupId });
+          await transact(store.writer, claimGroups({ tenantId, runId, policy: "flight", groups: 1, step, batchId }, 1));
+          const made = { version: step + 1, parentVersion: step, kind: "adapter", artifact: "x" } as const;
+          const measured = { loss: step, seconds_step: 1 };
+          await transact(
+            store.writer,
+            markTrained({ tenantId, batchId, ...made, sha256: String(step).repeat(64), metrics: measured }, 2),
+          );
+        }
+        const point = { runId, tenantId, createdAt: 3 };
+        await write(
+          recordMetrics([
+            { ...point, step: 0, name: "seconds_step", value: 1.5 },
+            { ...point, step: 1, name: "seconds_publish", value: 0.25 },
+            { ...point, step: 9, name: "seconds_publish", value: 1 },
+            { ...point, tenantId: newTenant(), runId: newId("run"), step: 2, name: "loss", value: 9 },
+          ]),
+        );
+        const all = await readSteps(store.db, tenantId, runId);
+        expect(all.map(({ step, metrics }) => [step, metrics])).toEqual([
+          [0, { loss: 0, seconds_step: 1.5 }],
+          [1, { loss: 1, seconds_step: 1, seconds_publish: 0.25 }],
+          [2, { loss: 2, seconds_step: 1 }],
+        ]);
+        expect(await readSteps(store.db, tenantId, runId, { since: 0 })).toEqual(all.slice(1));
+        expect(await readSteps(store.db, tenantId, runId, { since: 2 })).toEqual([]);
+        expect(await readSteps(store.db, newTenant(), runId)).toEqual([]);
       });
 
       it("knows revoked tokens until they expire", async () => {

@@ -1,5 +1,8 @@
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { newId } from "#shared/ids.ts";
+import { listAudit } from "#shared/store/audit.ts";
+import { registerVersion } from "#shared/store/policies.ts";
+import { transact } from "#shared/store/statement.ts";
 import { putTenant } from "#shared/store/tenants.ts";
 import type { Scope } from "#shared/words.ts";
 import { SHA256, startTestEdge, type TestEdge } from "../support/edge.ts";
@@ -43,6 +46,7 @@ describe("scopes", () => {
     ["POST", "/v1/policies", "read"],
     ["GET", "/v1/policies", "call"],
     ["POST", "/v1/policies/flight/route", "read"],
+    ["POST", "/v1/policies/flight/retire", "read"],
     ["POST", "/v1/runs", "read"],
     ["GET", "/v1/runs", "call"],
     ["GET", "/v1/runs/ru_1/steps", "call"],
@@ -190,6 +194,48 @@ describe("policies, runs and batches", () => {
     });
   });
 
+  it("retire what is not in use, show it, and let nobody route, pin or ask for it from then on", async () => {
+    const version = { tenantId: "default", policy: "pruned", kind: "adapter", artifact: "x", createdAt: 1 } as const;
+    await edge.admin.createPolicy({ name: "pruned", artifact: "here", sha256: SHA256 });
+    for (const number of [1, 2]) {
+      const { writer } = edge.store;
+      await transact(writer, registerVersion({ ...version, version: number, sha256: String(number).repeat(64) }));
+    }
+    const chat = { model: "any", messages: [{ role: "user", content: "hi" }] };
+    const token = await edge.mint({
+      scopes: ["call"],
+      rollout: {
+        ...{ rolloutId: (await edge.rollout("val")).id, attempt: 1, agent: "flight", mode: "val", pin: "pruned@1" },
+        caps: { maxCalls: 9, maxTokens: 9999 },
+      },
+    });
+    expect((await edge.post("/v1/chat/completions", token, chat)).status).toBe(200);
+
+    await edge.admin.routePolicy("pruned", 2);
+    expect(await edge.admin.retireVersions("pruned", [0, 1, 2, 3])).toEqual([1]);
+    expect(await edge.admin.retireVersions("pruned", [1])).toEqual([1]);
+    const shown = (await edge.admin.listPolicies()).find(({ name }) => name === "pruned");
+    expect(shown?.versions.map(({ version, retiredAt }) => [version, retiredAt])).toEqual([
+      [2, null],
+      [1, expect.any(Number)],
+      [0, null],
+    ]);
+    const refused = { code: "ERR_CONFLICT", message: expect.stringContaining("pruned@1 is retired") };
+    await expect(edge.admin.routePolicy("pruned", 1)).rejects.toMatchObject(refused);
+    await expect(edge.rollout("val", { pin: "pruned@1" })).rejects.toMatchObject(refused);
+    await edge.admin.createTasks([task("t-pinned")]);
+    const pinned = { id: newId("rollout"), taskId: "t-pinned", agent: "flight", mode: "val" as const, pin: "pruned@1" };
+    await expect(edge.admin.createRollouts([pinned])).rejects.toMatchObject(refused);
+    // What asked for it a moment ago is told so too, in words that no SDK repeats.
+    const answer = await edge.post("/v1/chat/completions", token, chat);
+    expect([answer.status, await answer.json()]).toMatchObject([
+      404,
+      { error: { code: "model_not_found", message: expect.stringContaining("pruned@1 is retired") } },
+    ]);
+    const deeds = (await listAudit(edge.store.db, "default")).filter(({ target }) => target === "pruned");
+    expect(deeds.map(({ action }) => action)).toEqual(["policy.retired", "policy.routed", "policy.registered"]);
+  });
+
   it("take a run from its claim to a trained version", async () => {
     const runId = newId("run");
     await edge.admin.putRun({ id: runId, policy: "flight", agent: "flight", config: { steps: 1 } });
@@ -220,7 +266,16 @@ describe("policies, runs and batches", () => {
     await edge.admin.markTrained(batchId, trained);
     await edge.admin.markTrained(batchId, trained);
     await expect(edge.admin.abandonBatch(batchId, "stale")).rejects.toMatchObject({ code: "ERR_CONFLICT" });
-    expect(await edge.admin.listSteps(runId)).toMatchObject([{ step: 1, batchId, version: 1, metrics: { loss: 0.5 } }]);
+    // What is measured after a step's row was written is among its metrics.
+    await edge.admin.putMetrics(runId, [{ step: 1, name: "seconds_publish", value: 0.25 }]);
+    const [step] = await edge.admin.listSteps(runId);
+    expect(step).toMatchObject({ step: 1, batchId, version: 1, metrics: { loss: 0.5, seconds_publish: 0.25 } });
+    expect(await edge.admin.listSteps(runId, 0)).toEqual([step]);
+    expect(await edge.admin.listSteps(runId, 1)).toEqual([]);
+    expect(await ask("GET", `/v1/runs/${runId}/steps?since=x`, { scopes: ["read"] })).toMatchObject({
+      status: 400,
+      body: { error: { message: expect.stringContaining("since") } },
+    });
   });
 });
 

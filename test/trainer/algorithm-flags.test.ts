@@ -75,7 +75,30 @@ describe("flags in place of a part of the algorithm", () => {
     });
   });
 
+  it("the critic's constants are set one by one, where there is a critic", () => {
+    const { advantage } = algorithm("--algorithm", "ppo");
+    expect(advantage).toMatchObject({ gamma: 1, lambda: 1, value: { coefficient: 0.5, clip: 0.2 } });
+    expect(algorithm("--algorithm", "ppo", "--gae-lambda", "0.95", "--value-clip", "0.5").advantage).toEqual({
+      ...advantage,
+      lambda: 0.95,
+      value: { coefficient: 0.5, clip: 0.5 },
+    });
+    const flags = ["--advantage", "gae", "--gae-gamma", "0.99", "--value-coefficient", "1"];
+    expect(algorithm(...flags).advantage).toEqual({ ...advantage, gamma: 0.99, value: { coefficient: 1, clip: 0.2 } });
+    // The credit's discount is another one.
+    expect(algorithm("--algorithm", "ppo", "--credit", "discounted", "--gamma", "0.9")).toMatchObject({
+      credit: { gamma: 0.9 },
+      advantage: { gamma: 1 },
+    });
+  });
+
   it.each([
+    [["--gae-gamma", "0.9"], "--gae-gamma: group-mean has no such setting"],
+    [["--algorithm", "grpo", "--gae-lambda", "0.9"], "--gae-lambda: group-mean-std has no such setting"],
+    [["--value-clip", "0.3"], "--value-clip: group-mean has no such setting"],
+    [["--algorithm", "rloo", "--value-coefficient", "1"], "--value-coefficient: leave-one-out has no such setting"],
+    [["--algorithm", "ppo", "--value-clip", "0"], "--value-clip: wanted a number above 0 and at most 1000000, 0 came"],
+    [["--algorithm", "ppo", "--gae-lambda", "1.5"], "--gae-lambda: wanted a number from 0 to 1, 1.5 came"],
     [["--loss", "reinforce", "--clip-low", "0.1"], "--clip-low: reinforce has no such setting"],
     [["--gamma", "0.9"], "--gamma: identical has no such setting"],
     [["--importance", "none", "--importance-cap", "3"], "--importance-cap: none has no such setting"],

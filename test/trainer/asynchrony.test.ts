@@ -108,7 +108,13 @@ async function trainPlainly(config: TrainerConfig, modelDir: string, versions: s
       });
     }).flat();
     const records = await withCalls(batch, { scorer: engine, version: step });
-    const options = { credit, advantage, lineage: { base: 0, first: 1 }, step, maxStaleness: 0 };
+    const options = {
+      credit,
+      advantage,
+      lineage: { base: 0, made: [1, 2, 3, 4, 5, 6, 7, 8, 9] },
+      step,
+      maxStaleness: 0,
+    };
     const { groups } = sift(records, options);
     await learn(groups, { engine, loss, advantage, learningRate, maxGradNorm, updates: 1, now: () => 0 });
     const folder = join(versions, String(step + 1));

@@ -1,8 +1,10 @@
 import { describe, expect, it } from "vitest";
+import { FulgurError } from "#shared/errors.ts";
 import { PRESETS } from "../../trainer/algorithm.ts";
 import {
   algorithmOf,
   engineOptions,
+  flagTexts,
   helpText,
   learningRateAt,
   parseFlags,
@@ -38,15 +40,30 @@ describe("parseFlags", () => {
   it.each([
     [["--run", "1", "--grops", "3"], "there is no flag --grops"],
     [["--run"], "--run wants a value"],
-    [["--steps", "3"], "--run: "],
-    [["--run", "1", "--groups", "0"], "--groups: Too small: expected number to be >=1, 0 came"],
-    [["--run", "1", "--groups", "many"], '--groups: Invalid input: expected number, received string, "many" came'],
-    [["--run", "1", "--method", "half"], '"half" came'],
+    [["--steps", "3"], "--run: wanted some text, nothing came"],
+    [["--run", "1", "--groups", "0"], "--groups: wanted a whole number from 1 to 1000, 0 came; see --help"],
+    [["--run", "1", "--groups", "many"], '--groups: wanted a whole number from 1 to 1000, "many" came'],
+    [["--run", "1", "--groups", "1.5"], "--groups: wanted a whole number from 1 to 1000, 1.5 came"],
+    [["--run", "1", "--learning-rate", "0"], "--learning-rate: wanted a number above 0 and at most 1, 0 came"],
+    [["--run", "1", "--max-grad-norm", "x"], '--max-grad-norm: wanted a number above 0, "x" came'],
+    [["--run", "1", "--sync", "perhaps"], '--sync: wanted true or false, or no value, "perhaps" came'],
+    [["--run", ""], '--run: wanted some text, "" came'],
+    [["--run", "1", "--method", "half"], '--method: wanted one of lora, full, "half" came'],
     [["--run", "1", "--roles", "main,,judge"], "--roles: wanted roles with commas between"],
-    [["--run", "1", "--edge-url", "nowhere"], '"nowhere" came'],
+    [["--run", "1", "--edge-url", "nowhere"], '--edge-url: wanted a URL, "nowhere" came'],
+    [["--run", "1", "--edge-url", "7"], "--edge-url: wanted a URL, 7 came"],
   ])("refuses %j in one sentence", (argv, sentence) => {
     expect(() => parseFlags(argv)).toThrow(
       expect.objectContaining({ code: "ERR_CONFIG", message: expect.stringContaining(sentence) }),
+    );
+  });
+
+  it("takes one inference server or several, and nothing that is none", () => {
+    const several = "http://a:1,http://b:2";
+    expect(parseFlags(["--run", "1", "--inference-url", several]).inferenceUrl).toBe(several);
+    expect(parseFlags(["--run", "1"]).inferenceUrl).toBe("http://127.0.0.1:8788");
+    expect(() => parseFlags(["--run", "1", "--inference-url", "http://a:1,nowhere"])).toThrow(
+      "--inference-url: wanted a URL, or several different ones with commas between",
     );
   });
 
@@ -55,12 +72,40 @@ describe("parseFlags", () => {
     expect(trainedRoles(parseFlags(["--run", "1"]))).toBeUndefined();
   });
 
-  it("documents every flag", () => {
-    const lines = helpText()
-      .split("\n")
-      .filter((line) => line.startsWith("  --"));
-    expect(lines.length).toBeGreaterThan(30);
-    for (const line of lines) expect(line).toMatch(/^ {2}--[a-z-]+ +\S/);
+  it("says of every flag what it is for, what it takes and what holds without it", () => {
+    const texts = flagTexts();
+    expect(texts.length).toBeGreaterThan(60);
+    for (const { flag, text } of texts) {
+      expect(helpText()).toContain(`\n  ${flag.padEnd(26)} ${text}\n`);
+      // Of more than one word, and without the run's id there is no run.
+      expect(text).toMatch(flag === "--run" ? /^\S+ \S+.*\S$/ : /^\S+ \S+.* \((.+; )?default: .+\)$/s);
+    }
+    const text = new Map(texts.map((each) => [each.flag, each.text]));
+    expect(text.get("--groups")).toBe("tasks in a batch (default: 16)");
+    expect(text.get("--final")).toMatch(/earned most \(last \| best; default: last\)$/);
+    expect(text.get("--sync")).toMatch(/\(default: off\)$/);
+    expect(text.get("--kl-place")).toMatch(/\(loss \| reward; default: the algorithm's\)$/);
+    expect(text.get("--lone")).toMatch(/\(ema \| batch; default: nothing, it is dropped; with --live ema\)$/);
+  });
+
+  it("says of every wrong value what was wanted and what came, in one sentence", () => {
+    let refused = 0;
+    for (const { flag } of flagTexts()) {
+      for (const value of ["no such thing", "-1e9", ""]) {
+        let message = "";
+        try {
+          parseFlags(["--run", "1", flag, value]);
+        } catch (error) {
+          if (!(error instanceof FulgurError)) throw error;
+          message = error.message;
+        }
+        if (message === "") continue;
+        refused += 1;
+        expect(message).toMatch(/^--[a-z-]+: (wanted [^\n]+ came; see --help|[^\n]+ has no such setting; [^\n]+)$/);
+        expect(message.startsWith(`${flag}: `)).toBe(true);
+      }
+    }
+    expect(refused).toBeGreaterThan(150);
   });
 });
 
@@ -134,6 +179,19 @@ describe("a configuration", () => {
       tensorboard: "/state/runs/r/tensorboard",
       versions: "/state/policies/flight",
     });
+  });
+
+  it("takes the torch engine with its own settings, as switches and numbers", () => {
+    const flags = ["--engine", "torch", "--devices", "2", "--gradient-checkpointing", "--lora-dropout", "0.1"];
+    expect(parseFlags(["--run", "r", ...flags])).toMatchObject({
+      engine: "torch",
+      devices: 2,
+      gradientCheckpointing: true,
+      loraDropout: 0.1,
+    });
+    expect(parseFlags(["--run", "r"])).toMatchObject({ engine: "onnx" });
+    const config = parseFlags(["--run", "r", "--microbatch-tokens", "4096"]);
+    expect(engineOptions(config, { modelDir: "/model" })).toMatchObject({ maxTokensPerMicrobatch: 4096 });
   });
 
   it("opens the engine with a critic for the algorithm that has one", () => {

@@ -74,7 +74,7 @@ function groups(step = 3) {
   return sift([record(0, "a", 1, 3), record(1, "a", 0, 3), record(2, "b", 1, 2), record(3, "b", 0, 2)], {
     credit: { type: "identical" },
     advantage: { type: "group-mean" },
-    lineage: { base: 0, first: 1 },
+    lineage: { base: 0, made: [1, 2, 3, 4, 5, 6, 7, 8, 9] },
     step,
     maxStaleness: 1,
   }).groups;

@@ -1,4 +1,4 @@
-import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
@@ -203,6 +203,65 @@ describe("trainRun", () => {
     expect(await stepsIn(4)).toBe(2);
   });
 
+  it("takes turns with another run of its policy: numbers go on from the highest, and each run on from its own", async () => {
+    const turn = (run: string, steps: number) =>
+      trainRun(world.deps(world.config({ run, steps, evalTasks: 0, sync: true })));
+    await turn("r1", 2);
+    await turn("r2", 2);
+    expect(world.routeVersion).toBe(4);
+    await turn("r1", 4);
+    expect(world.routeVersion).toBe(6);
+    await turn("r2", 3);
+    expect([...world.versions.entries()].map(([version, { parent }]) => [version, parent])).toEqual([
+      [0, null],
+      [1, 0],
+      [2, 1],
+      [3, 0],
+      [4, 3],
+      [5, 2],
+      [6, 5],
+      [7, 4],
+    ]);
+    expect(await Promise.all([4, 6, 7].map(stepsIn))).toEqual([2, 4, 3]);
+    // Each turn began with its own version routed, so that no sample was another run's.
+    expect([...world.rollouts.values()].filter((each) => each.dropReason === "stale")).toEqual([]);
+    const newest = await readNewestCheckpoint(join(dir, "runs/r1/checkpoints"));
+    expect(newest?.state.rewards.map(({ version }) => version)).toEqual([0, 1, 2, 5]);
+  });
+
+  it("takes turns also with a run that has not made its first step, and with one that was killed while publishing", async () => {
+    const config = (run: string, steps: number) => world.config({ run, steps, evalTasks: 0 });
+    const killed = new AbortController();
+    killed.abort(new Error("stop"));
+    await expect(trainRun(world.deps(config("r1", 2), killed.signal))).rejects.toThrow("stop");
+    await trainRun(world.deps(config("r2", 1)));
+    expect(world.routeVersion).toBe(1);
+    // Killed with its second step's checkpoint on disk, before that has a number in the store.
+    const deps = world.deps(config("r1", 2));
+    let marks = 0;
+    const markTrained: LoopDeps["edge"]["markTrained"] = async (batchId, body) => {
+      if (++marks === 2) throw new Killed();
+      return deps.edge.markTrained(batchId, body);
+    };
+    await expect(trainRun({ ...deps, edge: { ...deps.edge, markTrained } })).rejects.toThrow(Killed);
+    await trainRun(world.deps(config("r2", 2)));
+    await trainRun(world.deps(config("r1", 2)));
+    expect(
+      [...world.versions.entries()]
+        .map(([version, { parent }]) => [version, parent])
+        .toSorted(([a], [b]) => Number(a) - Number(b)),
+    ).toEqual([
+      [0, null],
+      [1, 0],
+      [2, 0],
+      // Exported by the killed trainer under the number that it had found free.
+      [3, 2],
+      [4, 1],
+    ]);
+    expect(await Promise.all([2, 3, 4].map(stepsIn))).toEqual([1, 2, 2]);
+    expect(world.routeVersion).toBe(3);
+  });
+
   it("begins a second run at the base also when it is killed on the way there", async () => {
     const config = world.config({ run: "r2", steps: 1, evalTasks: 0 });
     for (let fuse = 0; fuse < 12; fuse += 1) {
@@ -235,6 +294,54 @@ describe("trainRun", () => {
     expect(world.events).toContainEqual({ event: "run", run_id: "r1", policy: "toy", steps: 3, resumed_from_step: 1 });
     expectWholeHistory(world, 3);
     expect(await stepsIn(3)).toBe(3);
+  });
+
+  it("finishes and publishes the step that a stop finds under way, and then ends quietly", async () => {
+    const controller = new AbortController();
+    const deps = world.deps(world.config({ steps: 3, evalTasks: 0, keepVersions: 1 }), controller.signal);
+    // As patience.ts makes them: nothing is read for a run that is to end.
+    const records = new Proxy(deps.records, {
+      get: (target, name, receiver) => {
+        controller.signal.throwIfAborted();
+        return Reflect.get(target, name, receiver);
+      },
+    });
+    const openEngine: LoopDeps["openEngine"] = async (from) => {
+      const engine = await deps.openEngine(from);
+      return {
+        ...engine,
+        info: engine.info,
+        score: (samples) => engine.score(samples),
+        step: (options) => engine.step(options),
+        backward: (samples, cotangents) => {
+          controller.abort(new Error("stop"));
+          return engine.backward(samples, cotangents);
+        },
+      };
+    };
+    await expect(trainRun({ ...deps, records, openEngine })).rejects.toThrow("stop");
+    expect(stepEvents(world).map(({ step, version }) => [step, version])).toEqual([[1, "toy@1"]]);
+    expect(world.routeVersion).toBe(1);
+    expect((await readNewestCheckpoint(join(dir, "runs/r1/checkpoints")))?.state.step).toBe(1);
+    await trainRun(world.deps(world.config({ steps: 3, evalTasks: 0 })));
+    expectWholeHistory(world, 3);
+  });
+
+  it("retires a version before its folder goes; killed in between, the next step removes what is left", async () => {
+    const config = world.config({ steps: 8, evalTasks: 0, keepVersions: 1 });
+    const deps = world.deps(config);
+    const folders = async () => (await readdir(join(dir, "policies/toy"))).filter((name) => name !== "0").toSorted();
+    const retireVersions: LoopDeps["edge"]["retireVersions"] = async (policy, versions) => {
+      const retired = await deps.edge.retireVersions(policy, versions);
+      if (versions.includes(2)) throw new Killed();
+      return retired;
+    };
+    await expect(trainRun({ ...deps, edge: { ...deps.edge, retireVersions } })).rejects.toThrow(Killed);
+    expect(world.retired.has(2)).toBe(true);
+    expect(await folders()).toContain("2");
+    await trainRun(world.deps(config));
+    expect(await folders()).not.toContain("2");
+    for (const name of await folders()) expect(world.retired).not.toContain(Number(name));
   });
 
   it("refuses a checkpoint of another seed, an altered one, and a store that has steps without a checkpoint", async () => {

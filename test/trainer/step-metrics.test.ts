@@ -76,7 +76,7 @@ function batchOf(claimed: readonly RolloutRecord[], given: Partial<Batch> = {}):
   const { groups } = sift(claimed, {
     credit: { type: "identical" },
     advantage: { type: "group-mean" },
-    lineage: { base: 0, first: 1 },
+    lineage: { base: 0, made: [1, 2, 3, 4, 5, 6, 7, 8, 9] },
     step: 3,
     maxStaleness: 3,
   });
@@ -233,7 +233,13 @@ describe("the rewards of a run's versions", () => {
     const lost = record("l", 1, "memory", { calls: [callAt(0, 1, 1, null)] });
     const rewards = sampledRewards(
       [{ version: 1, sum: 1, count: 2 }],
-      [mixed, lost, record("n", 1, "memory", { calls: [callAt(0, 1, 1, 2)] })],
+      [
+        mixed,
+        lost,
+        record("n", 1, "memory", { calls: [callAt(0, 1, 1, 2)] }),
+        record("another run's", 1, "memory", { calls: [callAt(0, 1, 1, 5)] }),
+      ],
+      { base: 1, made: [2, 6] },
     );
     expect(rewards).toEqual([
       { version: 1, sum: 1.5, count: 3 },

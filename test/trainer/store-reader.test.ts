@@ -142,27 +142,10 @@ function callOf(rolloutId: string, name: string, createdAt: number, given: { too
 }
 
 describe("storeReader", () => {
-  it("knows the versions that calls may ask for: the routed one, and what rollouts under way are pinned to", async () => {
-    const rollout = { tenantId: TENANT, agent: "pinned", mode: "val" as const, maxAttempts: 1 };
-    await store.writer.transact(
-      createRollouts(
-        [
-          { ...rollout, id: "p1", pin: "flight@4" },
-          { ...rollout, id: "p2", pin: "flight@4" },
-          { ...rollout, id: "p3", pin: "planner@7" },
-          { ...rollout, id: "p4", pin: "flight@8", tenantId: "te_other" },
-          { ...rollout, id: "p5", pin: "flight@6" },
-        ],
-        10,
-      ),
-    );
-    await store.writer.transact(dropRollouts(TENANT, ["p5"], { reason: "cancelled", now: 11 }));
-    expect(await records.versionsInUse("flight")).toEqual([0, 4]);
-    expect(await records.versionsInUse("none")).toEqual([]);
-  });
-
   it("reads what a run begins from", async () => {
-    expect(await records.policy("flight")).toMatchObject({ routeVersion: 0, lastVersion: 4, baseArtifact: "/v/0" });
+    expect(await records.policy("flight")).toMatchObject({ routeVersion: 0, baseArtifact: "/v/0" });
+    expect(await records.lastVersion("flight")).toBe(4);
+    expect(await records.lastVersion("none")).toBe(0);
     expect(await records.policy("none")).toBeUndefined();
     expect(await records.taskIds("flight", "train")).toEqual(["t1", "t2"]);
     expect(await records.run(RUN)).toMatchObject({ evalBefore: { n: 1 }, evalAfter: null, finishedAt: null });

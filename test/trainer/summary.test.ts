@@ -26,7 +26,7 @@ it("the summary has the form that outside checks read: plain means, intervals be
       method: "lora",
       seed: 1,
       step: 24,
-      lineage: { base: 0, first: 1 },
+      lineage: { base: 0, made: [] },
       lastBatch: null,
       sums: {
         wallSeconds: 123.456,

@@ -90,7 +90,7 @@ describe("two GRPO steps on the same weights and batch as TRL", () => {
       const { groups } = sift(records, {
         credit: { type: "identical" },
         advantage: made.advantage,
-        lineage: { base: 0, first: 1 },
+        lineage: { base: 0, made: [] },
         step: 0,
         maxStaleness: 0,
       });

@@ -85,7 +85,7 @@ export const METRICS = {
 
 export type MetricName = keyof typeof METRICS;
 
-/** Names that the store's record of a step lacks, or has too little of (`seconds_step`). */
+/** Names that the store's record of a step lacks, or has too little of (`seconds_step`), until the step is over. */
 export const AFTER_PUBLISHING = Object.entries<MetricSpec>(METRICS)
   .filter(([, spec]) => spec.afterPublishing === true)
   .map(([name]) => name);

@@ -4,7 +4,7 @@ import type { MetricSink, StepPoint } from "./sink.ts";
 
 /**
  * The store's record of a step is written in the middle of publishing, with all that is known by then. What is measured
- * afterwards is added as points of the run.
+ * afterwards is added as points, which whoever reads the step finds among its metrics.
  */
 export class StorePoints implements MetricSink {
   readonly name = "the store";

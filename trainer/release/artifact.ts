@@ -44,7 +44,7 @@ export async function exportVersion(
     if (heldName === name && heldBatch === batchId) return { folder, kind, sha256: there.sha256 };
     throw new FulgurError(
       "ERR_CHECKPOINT",
-      `${folder} holds ${heldName} of batch ${String(heldBatch)}, and ${name} of batch ${batchId} belongs there; move it away, then start again: the run resumes`,
+      `${folder} holds ${heldName} of batch ${String(heldBatch)}, and ${name} of batch ${batchId} belongs there; start again: the run resumes under a number that is free, and if it says this once more, move the folder away first`,
     );
   }
   const { sha256 } = await writeWholeFolder(
@@ -57,8 +57,31 @@ export async function exportVersion(
 
 /** The highest version number that has a folder, registered or not; 0 for none. */
 export async function lastVersionOnDisk(versions: string): Promise<number> {
+  return Math.max(0, ...(await versionsOnDisk(versions)));
+}
+
+/** The version that a batch was exported as, of those after another one; undefined where it was not. */
+export async function versionOfBatch(versions: string, batchId: string, after: number): Promise<number | undefined> {
+  for (const version of await versionsOnDisk(versions)) {
+    if (version <= after) continue;
+    const text = await readFile(join(versions, String(version), MANIFEST), "utf8").catch(() => "{}");
+    if (manifestSchema.partial().safeParse(parsed(text)).data?.["batch_id"] === batchId) return version;
+  }
+  return undefined;
+}
+
+async function versionsOnDisk(versions: string): Promise<number[]> {
   const names = await readdir(versions).catch(() => []);
-  return Math.max(0, ...names.filter((name) => /^\d{1,9}$/.test(name)).map(Number));
+  return names.filter((name) => /^\d{1,9}$/.test(name)).map(Number);
+}
+
+/** What is not JSON says nothing; the folder is proven before it is used. */
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
 }
 
 /** sha256 of a base model's weights as its manifest has it; undefined where it has none or they are several files. */

@@ -21,7 +21,8 @@ export const loopStateSchema = z.strictObject({
   seed: z.int(),
   /** Steps trained. */
   step: z.int().min(0),
-  lineage: z.strictObject({ base: z.int(), first: z.int() }),
+  /** The version of the last step is not among those it made until it is published (publish.ts). */
+  lineage: z.strictObject({ base: z.int(), made: z.array(z.int()) }),
   /** The batch of the last step and its metrics, to mark it trained again after a crash; null before the first. */
   lastBatch: z.strictObject({ id: z.string(), metrics: z.record(z.string(), z.number()) }).nullable(),
   /** Sums over the run, also over its earlier starts. */

@@ -17,33 +17,43 @@ export interface VersionRetention {
   readonly keep: number;
   /** K: versions that a sample may be behind. */
   readonly maxStaleness: number;
-  /** Versions that calls may ask for by name: the routed one, and those that rollouts under way are pinned to. */
-  readonly inUse: readonly number[];
 }
 
 /**
  * Removes the folders of versions that have outlived their use. Kept are the newest, the one whose rollouts earned most
- * (`--final best` may route it at the end), those in use, and all that are not this run's: its base, and what earlier runs
- * came to. May be repeated.
+ * (`--final best` may route it at the end), and all that are not this run's: its base, and what other runs came to. Before a
+ * folder goes, its version is retired: a crash in between leaves a folder that nobody can ask for, and the next time
+ * removes it. May be repeated.
  * @param versions folder that holds the policy's versions
+ * @param retire says which of some versions nobody can ask for from now on; those in use stay
  */
-export async function pruneVersions(versions: string, retention: VersionRetention): Promise<void> {
+export async function pruneVersions(
+  versions: string,
+  retention: VersionRetention,
+  retire: (numbers: readonly number[]) => Promise<readonly number[]>,
+): Promise<void> {
   const names = await readdir(versions);
-  await removeWholeFolders(versions, outlived(names.filter(isNumber).map(Number), retention).map(String));
+  const candidates = outlived(names.filter(isNumber).map(Number), retention).toSorted((a, b) => a - b);
+  const retired: number[] = [];
+  for (let at = 0; at < candidates.length; at += RETIRED_AT_ONCE) {
+    retired.push(...(await retire(candidates.slice(at, at + RETIRED_AT_ONCE))));
+  }
+  await removeWholeFolders(versions, candidates.filter((each) => retired.includes(each)).map(String));
 }
+
+/** Numbers in one question to the edge. */
+const RETIRED_AT_ONCE = 1000;
 
 /** Of these version numbers, those that are no longer needed. */
 export function outlived(numbers: readonly number[], retention: VersionRetention): number[] {
-  const { state, keep, maxStaleness, inUse } = retention;
+  const { state, keep, maxStaleness } = retention;
   const { step, lineage, rewards } = state;
   // Samples of the last K + 1 versions are still to come, and a neighbour's count too: until then a version's mean moves,
   // and one that was passed over for it could turn out to be the best after all.
   const settled = versionAt(lineage, Math.max(0, step - maxStaleness - 2));
   const best = bestVersion(rewards, (version) => version <= settled);
-  const oldestKept = versionAt(lineage, step) - Math.max(keep, maxStaleness + 2) + 1;
-  return numbers.filter(
-    (version) => version >= lineage.first && version < oldestKept && version !== best && !inUse.includes(version),
-  );
+  const old = new Set(lineage.made.slice(0, Math.max(0, step - Math.max(keep, maxStaleness + 2))));
+  return numbers.filter((version) => old.has(version) && version !== best);
 }
 
 /**
@@ -51,7 +61,8 @@ export function outlived(numbers: readonly number[], retention: VersionRetention
  * is trained from, and of all that are still there the one whose version earned most so far.
  */
 export function keptSteps(steps: readonly number[], state: Standing, keep: number): number[] {
-  const stepOf = new Map(steps.map((step) => [versionAt(state.lineage, step), step]));
+  const published = steps.filter((step) => step <= state.lineage.made.length);
+  const stepOf = new Map(published.map((step) => [versionAt(state.lineage, step), step]));
   const best = bestVersion(state.rewards, (version) => stepOf.has(version));
   const bestStep = best === undefined ? undefined : stepOf.get(best);
   return steps.filter((step, at) => at >= steps.length - keep || step === bestStep);

@@ -53,8 +53,8 @@ describe("makeGrid", () => {
     [{ credit: "identical,,air" }, "1", '--credit wants values with commas between, "identical,,air" came'],
     [{ credit: "identical,best" }, "1", "--credit: "],
     [{ "group-size": "8,1" }, "1", "--group-size: "],
-    [{ steps: "3" }, "1,x", "--seed: "],
-    [{ steps: "3" }, "", "--seeds wants values"],
+    [{ steps: "3" }, "1,x", '--seeds wants whole numbers with commas between, "1,x" came'],
+    [{ steps: "3" }, "", '--seeds wants whole numbers with commas between, "" came'],
     [{ loss: "reinforce", "clip-high": "0.3" }, "1", "--clip-high: reinforce has no such setting"],
   ])("refuses %j with seeds %j before anything runs", (given, seeds, sentence) => {
     expect(() => makeGrid(given, seeds)).toThrow(

@@ -3,7 +3,10 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { z } from "zod";
+import { registerVersion } from "#shared/store/policies.ts";
 import { listProviders } from "#shared/store/providers.ts";
+import { createRollouts } from "#shared/store/rollouts.ts";
+import { transact } from "#shared/store/statement.ts";
 import { startTestEdge, type TestEdge } from "../../support/edge.ts";
 import { runCli } from "../../support/installation.ts";
 
@@ -33,6 +36,57 @@ const json = async (...args: readonly string[]): Promise<unknown> => {
   expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
   return JSON.parse(stdout);
 };
+
+describe("fulgur rollouts", () => {
+  it("shows what has begun before what only waits, each newest first, and as many as were asked for", async () => {
+    const { id: first } = await edge.rollout("live");
+    const { id: second } = await edge.rollout("live");
+    // Of an agent that nobody runs, so that they go on waiting.
+    const waiting = ["ro_waits_1", "ro_waits_2"];
+    await edge.store.writer.transact(
+      createRollouts(
+        waiting.map((id) => ({ id, tenantId: "default", agent: "nobody", mode: "train" as const, maxAttempts: 1 })),
+        Date.now() + 60_000,
+      ),
+    );
+    const listed = async (...args: readonly string[]) =>
+      [...(await fulgur("rollouts", ...args)).stdout.matchAll(/^(ro_\S+)/gm)].map(([, id]) => id);
+    expect(await listed()).toEqual([second, first, "ro_waits_2", "ro_waits_1"]);
+    expect(await listed("--limit", "3")).toEqual([second, first, "ro_waits_2"]);
+    expect(await listed("--limit", "1")).toEqual([second]);
+    expect(await listed("--status", "queued")).toEqual(["ro_waits_2", "ro_waits_1"]);
+    expect(await json("rollouts")).toMatchObject([{ id: "ro_waits_2" }, { id: "ro_waits_1" }, { id: second }, {}]);
+  });
+});
+
+describe("fulgur policies", () => {
+  it("lists versions, which one answers and which are retired", async () => {
+    const version = { tenantId: "default", policy: "flight", kind: "adapter", artifact: "x", createdAt: 1000 } as const;
+    for (const number of [1, 2, 3]) {
+      const made = { ...version, version: number, parentVersion: number - 1, runId: "r1", step: number - 1 };
+      await transact(edge.store.writer, registerVersion({ ...made, sha256: String(number).repeat(64) }));
+    }
+    await edge.admin.routePolicy("flight", 1);
+    expect(await edge.admin.retireVersions("flight", [1, 2])).toEqual([2]);
+    const { code, stdout } = await fulgur("policies", "--limit", "2");
+    expect(code).toBe(0);
+    expect(stdout.split("\n").map((line) => line.trim().replaceAll(/ {2,}/g, "|"))).toEqual([
+      "VERSION|STATE|KIND|FROM|RUN|STEP|MADE (UTC)",
+      "flight@3|adapter|flight@2|r1|3|1970-01-01 00:00",
+      expect.stringMatching(/^flight@2\|retired \d{4}-\d\d-\d\d \d\d:\d\d\|adapter\|flight@1\|r1\|2\|/),
+      "flight@1|routed|adapter|flight@0|r1|1|1970-01-01 00:00",
+      "",
+    ]);
+    expect(await json("policies")).toMatchObject([
+      {
+        name: "flight",
+        route_version: 1,
+        versions: [{ version: 3 }, { version: 2, retired_at: expect.any(Number) }, { version: 1 }, { version: 0 }],
+      },
+    ]);
+    await edge.admin.routePolicy("flight", 0);
+  });
+});
 
 describe("fulgur keys", () => {
   it("creates one and prints it alone, lists it without the key, and revokes it", async () => {

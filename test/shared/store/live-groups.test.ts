@@ -228,7 +228,7 @@ describe("claiming live rollouts", () => {
 
     const records = await storeReader(store.db, tenantId).batchRollouts(batchId);
     const { credit, advantage } = PRESETS.lightning;
-    const lineage = { base: 3, first: 4 };
+    const lineage = { base: 3, made: [] };
     const { groups, dropped } = sift(records, { credit, advantage, lineage, step: 0, maxStaleness: 1 });
     expect([...dropped]).toEqual([]);
     expect(groups.map(({ groupId: name }) => name)).toEqual([groupId, `gr_live_${liked}`]);

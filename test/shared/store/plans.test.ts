@@ -8,6 +8,7 @@ import { readCalls } from "#shared/store/calls.ts";
 import { storeClient, type StoreDb } from "#shared/store/connect.ts";
 import * as keys from "#shared/store/keys.ts";
 import { countFreeLive } from "#shared/store/live-groups.ts";
+import * as policies from "#shared/store/policies.ts";
 import { deleteProvider, listProviders } from "#shared/store/providers.ts";
 import { giveFeedback, readFeedbackTarget, readRolloutOfCall } from "#shared/store/feedback.ts";
 import { readRewardByKey, readRewards } from "#shared/store/rewards.ts";
@@ -94,6 +95,7 @@ describe("query plans", () => {
     claimLive: batches.claimGroups({ ...claim, live: { agent: "a", groupSize: 2, since: 1, versions: [1] } }, 1)
       .statements,
     trained: batches.markTrained(trained, 1).statements,
+    retire: policies.retireVersions("te", "flight", { versions: [1, 2], now: 1 }).statements,
     abandon: batches.abandonBatch("te", "ba", { reason: "stale" }).statements,
     feedback: giveFeedback({ ...reward, source: "feedback" }, ref).statements,
     replaceRewards: revisions.replaceRewards(

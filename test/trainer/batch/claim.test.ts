@@ -64,7 +64,7 @@ async function gather(
     pause: refuse,
     now: () => 0,
   };
-  const batch = await gatherBatch(deps, { step: 0, lineage: { base: 0, first: 1 }, baseline });
+  const batch = await gatherBatch(deps, { step: 0, lineage: { base: 0, made: [] }, baseline });
   const advantages = batch?.groups.map(({ groupId, rollouts, spread }) => ({
     groupId,
     spread,

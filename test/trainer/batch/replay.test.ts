@@ -3,7 +3,7 @@ import { chooseReplay, recall, remember, replayMetrics, type ReplayState } from 
 import { sift, type SiftedGroup } from "../../../trainer/batch/sift.ts";
 import type { RolloutRecord } from "../../../trainer/records.ts";
 
-const LINEAGE = { base: 0, first: 1 };
+const LINEAGE = { base: 0, made: [1, 2, 3] };
 
 /** A rollout of one call by a version. */
 function record(id: string, groupId: string, reward: number, version = 0): RolloutRecord {

@@ -5,7 +5,7 @@ import type { RolloutRecord } from "../../../trainer/records.ts";
 const options: SiftOptions = {
   credit: { type: "identical" },
   advantage: { type: "group-mean" },
-  lineage: { base: 0, first: 1 },
+  lineage: { base: 0, made: [1, 2, 3, 4, 5, 6, 7, 8] },
   step: 5,
   maxStaleness: 1,
 };

@@ -17,6 +17,7 @@ import type { Records, RolloutRecord } from "../../../trainer/records.ts";
 
 interface WorldRollout {
   readonly id: string;
+  readonly runId: string | null;
   groupId: string | null;
   readonly mode: "train" | "val" | "live";
   readonly pin: string | null;
@@ -31,6 +32,7 @@ interface WorldRollout {
 
 interface WorldBatch {
   readonly id: string;
+  readonly runId: string;
   readonly step: number;
   status: "claimed" | "trained";
   version: number | null;
@@ -43,6 +45,7 @@ export class World {
   readonly versions = new Map<number, { sha256: string; parent: number | null }>([
     [0, { sha256: "base", parent: null }],
   ]);
+  readonly retired = new Set<number>();
   readonly loaded = new Set<string>();
   readonly run: { evalBefore: unknown; evalAfter: unknown; finishedAt: number | null } = {
     evalBefore: null,
@@ -99,6 +102,7 @@ export class World {
       config,
       edge: this.#guarded("edge", this.#edge()),
       records: this.#guarded("records", this.#records()),
+      steadyRecords: this.#guarded("records", this.#records()),
       inference: this.#guarded("inference", {
         load: async (name: string, folder: string) => {
           await readFile(join(folder, "manifest.json"));
@@ -146,7 +150,7 @@ export class World {
   visit(reward: number | null): string {
     const id = `live_${String(this.#created).padStart(4, "0")}`;
     this.rollouts.set(id, {
-      ...newRollout(id, { groupId: null, mode: "live", pin: null, at: this.#created }),
+      ...newRollout(id, { runId: null, groupId: null, mode: "live", pin: null, at: this.#created }),
       status: "finished",
       version: this.routeVersion,
       reward,
@@ -177,18 +181,19 @@ export class World {
   #edge(): LoopDeps["edge"] {
     return {
       createRollouts: async (rollouts) => {
-        for (const { id, groupId = null, mode, pin = null } of rollouts) {
+        for (const { id, runId = null, groupId = null, mode, pin = null } of rollouts) {
           if (mode === "live" || this.rollouts.has(id)) continue;
-          this.rollouts.set(id, newRollout(id, { groupId, mode, pin, at: this.#created }));
+          this.rollouts.set(id, newRollout(id, { runId, groupId, mode, pin, at: this.#created }));
           this.#created += 1;
         }
         return { ids: rollouts.map((rollout) => rollout.id) };
       },
-      claimBatch: async ({ batchId, step, groups, live }) => {
+      claimBatch: async ({ batchId, runId, step, groups, live }) => {
         for (const batch of this.batches.values()) {
-          if (batch.step === step && batch.id !== batchId) throw new FulgurError("ERR_CONFLICT", "step taken");
+          if (batch.runId === runId && batch.step === step && batch.id !== batchId)
+            throw new FulgurError("ERR_CONFLICT", "step taken");
         }
-        const batch = this.batches.get(batchId) ?? { id: batchId, step, status: "claimed", version: null };
+        const batch = this.batches.get(batchId) ?? { id: batchId, runId, step, status: "claimed", version: null };
         if (batch.status !== "claimed") throw new FulgurError("ERR_CONFLICT", "batch is over");
         this.batches.set(batchId, batch);
         if (live !== undefined) {
@@ -200,7 +205,7 @@ export class World {
           }
           return { batchId, rolloutIds: this.#of(batchId).map((each) => each.id) };
         }
-        const complete = this.#free().filter(([, members]) => members.every((each) => each.status === "finished"));
+        const complete = this.#free(runId).filter(([, members]) => members.every((each) => each.status === "finished"));
         for (const [, members] of complete.slice(0, groups)) for (const each of members) each.batch = batchId;
         return { batchId, rolloutIds: this.#of(batchId).map((each) => each.id) };
       },
@@ -229,8 +234,13 @@ export class World {
       },
       routePolicy: async (_, version) => {
         if (!this.versions.has(version)) throw new FulgurError("ERR_NOT_FOUND", "no such version");
+        if (this.retired.has(version)) throw new FulgurError("ERR_CONFLICT", "retired");
         this.routeVersion = version;
         return {};
+      },
+      retireVersions: async (_, versions) => {
+        for (const version of versions) if (version !== this.routeVersion) this.retired.add(version);
+        return versions.filter((version) => this.retired.has(version));
       },
       putRun: async ({ evalBefore, evalAfter, finishedAt }) => {
         if (evalBefore !== undefined) this.run.evalBefore = evalBefore;
@@ -245,7 +255,6 @@ export class World {
     return {
       policy: async () => ({
         routeVersion: this.routeVersion,
-        lastVersion: Math.max(...this.versions.keys()),
         baseArtifact: this.baseArtifact,
         versions: [...this.versions].map(([version, { sha256 }]) => ({
           version,
@@ -254,22 +263,25 @@ export class World {
           sha256,
         })),
       }),
-      versionsInUse: async () => [this.routeVersion],
+      lastVersion: async () => Math.max(...this.versions.keys()),
       run: async () => this.run,
       taskIds: async (_, split) => Array.from({ length: 5 }, (_, at) => `toy-${split}-${at}`),
       batch: async (id) => this.batches.get(id),
-      trainedSteps: async () => [...this.batches.values()].filter((batch) => batch.status === "trained").length,
-      waitingGroups: async () =>
-        this.#free().map(([groupId, members]) => ({
+      trainedSteps: async (runId) =>
+        [...this.batches.values()].filter((batch) => batch.runId === runId && batch.status === "trained").length,
+      waitingGroups: async (runId) =>
+        this.#free(runId).map(([groupId, members]) => ({
           groupId,
           rolloutIds: members.map((each) => each.id),
           open: members.filter((each) => each.status === "queued").map((each) => each.id),
           finished: members.filter((each) => each.status === "finished").length,
         })),
       countLive: async ({ versions }) => this.#freeLive(versions).length,
-      lastGroupId: async () =>
+      lastGroupId: async (runId) =>
         [...this.rollouts.values()]
-          .flatMap((each) => (each.groupId === null || each.mode === "live" ? [] : [each.groupId]))
+          .flatMap((each) =>
+            each.runId !== runId || each.groupId === null || each.mode === "live" ? [] : [each.groupId],
+          )
           .toSorted()
           .at(-1),
       batchRollouts: async (batchId) => this.#of(batchId).map(recordOf),
@@ -302,9 +314,14 @@ export class World {
     };
   }
 
-  #free(): [string, WorldRollout[]][] {
+  #free(runId: string): [string, WorldRollout[]][] {
     const free = [...this.rollouts.values()].filter(
-      (each) => each.mode !== "live" && each.groupId !== null && each.disposition === null && each.batch === null,
+      (each) =>
+        each.runId === runId &&
+        each.mode !== "live" &&
+        each.groupId !== null &&
+        each.disposition === null &&
+        each.batch === null,
     );
     return [...Map.groupBy(free, (each) => each.groupId ?? "")];
   }
@@ -325,7 +342,7 @@ export class World {
   }
 }
 
-function newRollout(id: string, given: Pick<WorldRollout, "groupId" | "mode" | "pin" | "at">): WorldRollout {
+function newRollout(id: string, given: Pick<WorldRollout, "runId" | "groupId" | "mode" | "pin" | "at">): WorldRollout {
   return {
     id,
     ...given,

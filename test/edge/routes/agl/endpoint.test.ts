@@ -79,7 +79,7 @@ describe("sendToEndpoint", () => {
     const waits: number[] = [];
     let asked = 0;
     const options: SendOptions = {
-      url: "http://endpoint/v1/chat/completions",
+      url: () => "http://endpoint/v1/chat/completions",
       body: "{}",
       signal: new AbortController().signal,
       random: () => 0.5,

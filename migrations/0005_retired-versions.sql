@@ -1,0 +1,3 @@
+ALTER TABLE `policy_versions` ADD `retired_at` integer;--> statement-breakpoint
+CREATE INDEX `batches_claimed` ON `batches` (`tenant_id`,`policy`) WHERE "batches"."status" = 'claimed';--> statement-breakpoint
+CREATE INDEX `rollouts_live_free` ON `rollouts` (`tenant_id`,`agent`,`created_at`,`id`) WHERE "rollouts"."mode" = 'live' and "rollouts"."status" = 'finished' and "rollouts"."reward" is not null and "rollouts"."disposition" is null and "rollouts"."run_id" is null;
