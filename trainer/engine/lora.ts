@@ -1,7 +1,8 @@
 /** Low-rank adapters (Hu et al. 2021, arXiv:2106.09685): which weights they have, what they are called, how they start. */
 
+import { join } from "node:path";
 import type { Architecture } from "../model/architecture.ts";
-import type { Tensor } from "../model/safetensors.ts";
+import { readTensors, type Tensor } from "../model/safetensors.ts";
 import { LINEAR_LAYERS, type Method } from "./options.ts";
 import type { Random } from "./random.ts";
 
@@ -42,6 +43,23 @@ export function loraShapes(
     }
   }
   return shapes;
+}
+
+/**
+ * What an engine's adapter starts as: the one in `adapterDir`, or a fresh one.
+ * @param weights name → shape of the base's weights
+ * @throws FulgurError ERR_MODEL when the folder's adapter is missing, corrupt or of another shape
+ */
+export async function startingLora(
+  architecture: Architecture,
+  weights: ReadonlyMap<string, readonly number[]>,
+  method: LoraMethod,
+  random: Random,
+): Promise<Map<string, Tensor>> {
+  const shapes = loraShapes(architecture, weights, method);
+  return method.adapterDir === undefined
+    ? initialLora(shapes, random)
+    : readTensors(join(method.adapterDir, "adapter_model.safetensors"), shapes);
 }
 
 /**

@@ -1,13 +1,12 @@
 /** From options to everything that an engine's replicas are made of: weights read, checked, shared and dealt. */
 
 import { createHash } from "node:crypto";
-import { join } from "node:path";
 import { FulgurError } from "#shared/errors.ts";
 import { readArchitecture, weightShapes } from "../../model/architecture.ts";
-import { readModelWeights, readTensors, type Tensor } from "../../model/safetensors.ts";
+import { readModelWeights, type Tensor } from "../../model/safetensors.ts";
 import type { EngineInfo } from "../contract.ts";
 import { identityOf } from "../identity.ts";
-import { initialLora, loraShapes } from "../lora.ts";
+import { startingLora } from "../lora.ts";
 import { type OnnxEngineConfig, type OnnxEngineOptions, onnxEngineOptionsSchema } from "../options.ts";
 import { Random } from "../random.ts";
 import { initialValueHead } from "../value-head.ts";
@@ -52,14 +51,8 @@ export async function prepare(options: OnnxEngineOptions): Promise<Prepared> {
   // Under LoRA all replicas read the base, so it is shared; full weights are laid out anew anyway.
   const base = await readModelWeights(modelDir, shapes, { shared: method.type === "lora" });
   const random = Random.seeded(method.type === "lora" ? method.seed : 0);
-  let trained: ReadonlyMap<string, Tensor> = base;
-  if (method.type === "lora") {
-    const adapterShapes = loraShapes(architecture, shapes, method);
-    trained =
-      method.adapterDir === undefined
-        ? initialLora(adapterShapes, random)
-        : await readTensors(join(method.adapterDir, "adapter_model.safetensors"), adapterShapes);
-  }
+  let trained: ReadonlyMap<string, Tensor> =
+    method.type === "lora" ? await startingLora(architecture, shapes, method, random) : base;
   if (config.valueHead) trained = new Map([...trained, ...initialValueHead(architecture.width)]);
   const frozen: ReadonlyMap<string, Tensor> = method.type === "lora" ? base : new Map();
   const frozenAsInputs = config.frozenAsInputs ?? sizeOf(frozen) * 4 > MAX_CONSTANT_BYTES;

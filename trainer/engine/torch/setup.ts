@@ -1,13 +1,12 @@
 /** From options to all that a worker is opened with: what is trained besides the model's own weights is made here. */
 
 import { createHash } from "node:crypto";
-import { join } from "node:path";
 import { FulgurError } from "#shared/errors.ts";
 import { readArchitecture, weightShapes } from "../../model/architecture.ts";
-import { openModelWeights, readTensors, type Tensor } from "../../model/safetensors.ts";
+import { openModelWeights, type Tensor } from "../../model/safetensors.ts";
 import type { EngineInfo } from "../contract.ts";
 import { identityOf } from "../identity.ts";
-import { initialLora, loraShapes } from "../lora.ts";
+import { startingLora } from "../lora.ts";
 import { Random } from "../random.ts";
 import { initialValueHead } from "../value-head.ts";
 import { type TorchEngineConfig, type TorchEngineOptions, torchEngineOptionsSchema } from "./options.ts";
@@ -41,15 +40,8 @@ export async function prepare(options: TorchEngineOptions): Promise<Prepared> {
   const architecture = await readArchitecture(modelDir);
   const shapes = weightShapes(architecture);
   const random = Random.seeded(method.type === "lora" ? method.seed : 0);
-  const initial = new Map<string, Tensor>();
-  if (method.type === "lora") {
-    const adapterShapes = loraShapes(architecture, shapes, method);
-    const adapter =
-      method.adapterDir === undefined
-        ? initialLora(adapterShapes, random)
-        : await readTensors(join(method.adapterDir, "adapter_model.safetensors"), adapterShapes);
-    for (const [name, tensor] of adapter) initial.set(name, tensor);
-  }
+  const initial =
+    method.type === "lora" ? await startingLora(architecture, shapes, method, random) : new Map<string, Tensor>();
   if (valueHead) for (const [name, tensor] of initialValueHead(architecture.width)) initial.set(name, tensor);
   const base = [...shapes.values()].reduce((sum, shape) => sum + shape.reduce((product, size) => product * size, 1), 0);
   const made = [...initial.values()].reduce((sum, { data }) => sum + data.length, 0);
