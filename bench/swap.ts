@@ -21,7 +21,7 @@ export const name = "swap";
 
 const STREAMS = 32;
 const SWAPS = 8;
-const BAR_MS = 300;
+const BAR_MS = 100;
 
 /** Runs the benchmark; there is no peer, so there is no ratio. */
 export async function run(): Promise<BenchResult> {

@@ -160,7 +160,7 @@ async function pass({ title, method, lengths }: PassCase, world: World): Promise
   const request = {
     model: world.model,
     method,
-    autocast: false,
+    how: "eager" as const,
     tokens: samples.map(({ tokens }) => padded(tokens)),
     mask: samples.map(({ lossMask }) => padded(lossMask)),
   };

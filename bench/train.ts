@@ -7,16 +7,17 @@ import { createOnnxEngine } from "../trainer/engine/onnx/engine.ts";
 import { Random } from "../trainer/engine/random.ts";
 import type { BenchResult } from "./result.ts";
 import { CASE_FLAGS, chosenCases, chosenRounds } from "./train-parts/flags.ts";
-import { FIVE_MILLION, type Shape, writeRandomModel } from "./train-parts/model.ts";
+import { FIVE_MILLION, HUNDRED_THIRTY_MILLION, type Shape, writeRandomModel } from "./train-parts/model.ts";
 import { INSTALL_TORCH, startTorch, type TorchPeer } from "./train-parts/torch.ts";
 
 /**
- * Forward and backward of the onnx engine against PyTorch eager on the same weights and tokens: each round runs every
- * arm once, in turns, so that whatever else the machine does falls on all of them.
+ * Forward and backward of the onnx engine against PyTorch, eager and compiled, on the same weights and tokens: each round
+ * runs every arm once, in turns, so that whatever else the machine does falls on all of them.
  */
 
 export const name = "train";
-export const about = "forward and backward against PyTorch eager";
+export const about =
+  "forward and backward against PyTorch, eager and compiled; cases full, lora, small, 130m-full, 130m-lora";
 export const options = CASE_FLAGS;
 
 const THREADS = 2;
@@ -34,6 +35,9 @@ const ONE_MILLION: Shape = {
   vocab_size: 600,
 };
 
+/** Ways of PyTorch beside eager: bf16 where the processor has units for it, and torch.compile. */
+type Other = "compile" | "autocast";
+
 interface Case {
   /** For `--case`. */
   readonly key: string;
@@ -44,8 +48,8 @@ interface Case {
   readonly time: number;
   /** Part of the tokens that are targets. */
   readonly targets: number;
-  /** Whether PyTorch also runs in bf16 autocast. */
-  readonly bf16: boolean;
+  /** What PyTorch runs beside eager. */
+  readonly others: readonly Other[];
 }
 
 const CASES: readonly Case[] = [
@@ -57,7 +61,7 @@ const CASES: readonly Case[] = [
     rows: 16,
     time: 256,
     targets: 1,
-    bf16: true,
+    others: ["compile", "autocast"],
   },
   {
     key: "lora",
@@ -67,7 +71,7 @@ const CASES: readonly Case[] = [
     rows: 16,
     time: 256,
     targets: 1,
-    bf16: false,
+    others: ["compile"],
   },
   {
     key: "small",
@@ -77,7 +81,27 @@ const CASES: readonly Case[] = [
     rows: 32,
     time: 190,
     targets: 0.2,
-    bf16: false,
+    others: [],
+  },
+  {
+    key: "130m-full",
+    title: "130 M, full weights, 4×256",
+    shape: HUNDRED_THIRTY_MILLION,
+    method: "full",
+    rows: 4,
+    time: 256,
+    targets: 1,
+    others: ["compile", "autocast"],
+  },
+  {
+    key: "130m-lora",
+    title: "130 M, LoRA rank 16, 4×256",
+    shape: HUNDRED_THIRTY_MILLION,
+    method: "lora",
+    rows: 4,
+    time: 256,
+    targets: 1,
+    others: ["compile", "autocast"],
   },
 ];
 
@@ -99,7 +123,7 @@ export async function run(flags: Readonly<Record<string, unknown>>): Promise<Ben
         `Tokens/s of forward + backward, ${THREADS} threads of ${availableParallelism()} processors, medians of ${rounds} rounds in turns, ratios too (each of one round); ours in float32.`,
         torch === null
           ? `PyTorch is not installed: ${INSTALL_TORCH} (or set PYTHON to an interpreter that has it).`
-          : `PyTorch ${torch.version} eager, transformers, SDPA attention; bf16 is its autocast, run only on processors with bf16 units; ONNX Runtime's CPU kernels have none of it.`,
+          : `PyTorch ${torch.version}, transformers, SDPA attention, float32; bf16 is its autocast, eager, measured only on processors with bf16 units; ONNX Runtime's CPU kernels have none of it.`,
       ],
     };
   } finally {
@@ -125,42 +149,44 @@ async function measure(case_: Case, { dir, torch, rounds }: World): Promise<Reco
       tokens: samples.map(({ tokens }) => [...tokens]),
       mask: samples.map(({ lossMask }) => [...lossMask]),
     };
-    const times = { ours: [] as number[], torch: [] as number[], bf16: [] as number[] };
-    let bf16 = case_.bf16;
-    // The first round opens sessions and loads models.
+    const times = new Map<"ours" | "eager" | Other, number[]>();
+    const note = (arm: "ours" | "eager" | Other, ms: number, round: number): void => {
+      if (round > 0) times.set(arm, [...(times.get(arm) ?? []), ms]);
+    };
+    // Processors without bf16 units emulate it, tens of times slower.
+    const hasBf16 = torch !== null && (await torch.bf16Speedup()) > 1;
+    const others = case_.others.filter((how) => how !== "autocast" || hasBf16);
+    // The first round opens sessions, loads models and compiles.
     for (let round = 0; round <= rounds; round++) {
       const ours = await oursOnce(engine, samples, cotangents);
-      if (round > 0) times.ours.push(ours.ms);
+      note("ours", ours.ms, round);
       await pause(PAUSE_MS);
       if (torch === null) continue;
-      const theirs = await torch.pass({ ...request, autocast: false });
-      if (round > 0) times.torch.push(theirs.ms);
+      const eager = await torch.pass({ ...request, how: "eager" });
+      note("eager", eager.ms, round);
       // Random adapters differ, but both start at zero: the loss is the base model's for both methods.
-      if (Math.abs(theirs.loss / ours.loss - 1) > 1e-4) {
-        throw new Error(`The arms do not compute the same: loss ${ours.loss} here, ${theirs.loss} in PyTorch.`);
+      if (Math.abs(eager.loss / ours.loss - 1) > 1e-4) {
+        throw new Error(`The arms do not compute the same: loss ${ours.loss} here, ${eager.loss} in PyTorch.`);
       }
       await pause(PAUSE_MS);
-      if (!bf16) continue;
-      if (round === 0) {
-        // Processors without bf16 units emulate it, tens of times slower: one row tells, a whole batch takes a minute.
-        const row = { ...request, tokens: request.tokens.slice(0, 1), mask: request.mask.slice(0, 1), autocast: true };
-        await torch.pass(row);
-        bf16 = (await torch.pass(row)).ms < theirs.ms / 2;
-      } else {
-        times.bf16.push((await torch.pass({ ...request, autocast: true })).ms);
+      for (const how of others) {
+        note(how, (await torch.pass({ ...request, how })).ms, round);
+        await pause(PAUSE_MS);
       }
-      await pause(PAUSE_MS);
     }
+    const timesOf = (arm: "ours" | "eager" | Other): readonly number[] => times.get(arm) ?? [];
     const tokens = case_.rows * case_.time;
     const rate = (ms: readonly number[]): number | null => (ms.length === 0 ? null : (tokens / median(ms)) * 1000);
     return {
       case: case_.title,
       parameters,
-      "ours tok/s": rate(times.ours),
-      "torch fp32 tok/s": rate(times.torch),
-      ratio: pairedRatio(times.torch, times.ours),
-      "torch bf16 tok/s": rate(times.bf16),
-      "ratio to bf16": pairedRatio(times.bf16, times.ours),
+      "ours tok/s": rate(timesOf("ours")),
+      "torch eager tok/s": rate(timesOf("eager")),
+      ratio: pairedRatio(timesOf("eager"), timesOf("ours")),
+      "torch compile tok/s": rate(timesOf("compile")),
+      "ratio to compile": pairedRatio(timesOf("compile"), timesOf("ours")),
+      "torch bf16 tok/s": rate(timesOf("autocast")),
+      "ratio to bf16": pairedRatio(timesOf("autocast"), timesOf("ours")),
     };
   } finally {
     await engine.close();

@@ -2,7 +2,7 @@ import { createHash } from "node:crypto";
 import { copyFile, mkdir, open, readFile, readdir, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { FulgurError } from "#shared/errors.ts";
-import { versionName } from "#shared/words.ts";
+import { DEFAULT_TENANT, qualified, servedName } from "#shared/words.ts";
 
 export interface BaseVersion {
   readonly artifact: string;
@@ -16,12 +16,14 @@ export interface BaseVersion {
  * @throws FulgurError ERR_MODEL when the model's folder has no config.json, ERR_DISK when it cannot be copied
  */
 export async function makeBaseVersion(options: {
+  /** Whose policy it is; the local installation's where absent. */
+  readonly tenant?: string;
   readonly policy: string;
   readonly model: string;
   readonly policies: string;
 }): Promise<BaseVersion> {
-  const { policy, model, policies } = options;
-  const artifact = join(policies, policy, "0");
+  const { tenant = DEFAULT_TENANT, policy, model, policies } = options;
+  const artifact = join(policies, qualified(tenant, policy), "0");
   const there = await readFile(join(artifact, "manifest.json")).catch(() => undefined);
   if (there !== undefined) return { artifact, sha256: sha256(there) };
 
@@ -42,7 +44,9 @@ export async function makeBaseVersion(options: {
       await copyFile(join(model, name), join(aside, name));
       hashes[name] = sha256(await readFile(join(aside, name)));
     }
-    const manifest = Buffer.from(`${JSON.stringify({ name: versionName(policy, 0), sha256: hashes }, null, 2)}\n`);
+    const manifest = Buffer.from(
+      `${JSON.stringify({ name: servedName(tenant, policy, 0), sha256: hashes }, null, 2)}\n`,
+    );
     const file = await open(join(aside, "manifest.json"), "w");
     await file.writeFile(manifest);
     await file.sync();

@@ -4,12 +4,12 @@ import { z } from "zod";
 import { edgeClient, type EdgeClient } from "#shared/client.ts";
 import { FulgurError } from "#shared/errors.ts";
 import { mintToken, type KeySet } from "#shared/tokens.ts";
-import type { Scope } from "#shared/words.ts";
+import { DEFAULT_TENANT, type Scope } from "#shared/words.ts";
 import { DEFAULT_PORT_BASE, localUrl } from "./ports.ts";
 import { readRunning, type StateDir } from "./state.ts";
 
 /** The local installation's tenant. */
-export const TENANT = "default";
+export const TENANT = DEFAULT_TENANT;
 
 const keySetSchema = z.object({ keys: z.array(z.looseObject({ kty: z.string() })).min(1) });
 

@@ -5,6 +5,7 @@ import { inferenceClient } from "#shared/inference-client.ts";
 import { shardOf, type Placement } from "#shared/shards.ts";
 import { mintToken } from "#shared/tokens.ts";
 import { urlListSchema } from "#shared/url-list.ts";
+import type { ServePrecision } from "../trainer/inference/config.ts";
 import { patient } from "../trainer/patience.ts";
 import { inferenceFleet } from "../trainer/release/fleet.ts";
 import { makeBaseVersion, type BaseVersion } from "./base-version.ts";
@@ -27,6 +28,8 @@ export interface InstallationOptions {
   readonly supervisor: Supervisor;
   /** Servers that run elsewhere, with commas between, in place of an endpoint of the installation's own. */
   readonly inferenceUrl?: string | undefined;
+  /** What that endpoint multiplies in; float32 where it is not said. */
+  readonly precision?: ServePrecision | undefined;
   /** Called as each part answers. */
   readonly onListening: (name: string, url: string, ms: number) => void;
 }
@@ -79,6 +82,7 @@ export async function startInstallation(options: InstallationOptions): Promise<I
         // The copy under the state, not the checkout's model: the versions of this state are adapters of exactly that one.
         model: base.artifact,
         adapterDir: state.policies,
+        precision: options.precision ?? "fp32",
         // Read when the first token comes, which the edge itself sends.
         jwks: `${edgeUrl}/.well-known/jwks.json`,
         logDir: state.logs,

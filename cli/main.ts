@@ -4,6 +4,7 @@ import { agentsCommand } from "./commands/agents.ts";
 import { algorithmsCommand } from "./commands/algorithms.ts";
 import { auditCommand } from "./commands/audit.ts";
 import { doctorCommand } from "./commands/doctor.ts";
+import { joinCommand } from "./commands/join.ts";
 import { keysCommand } from "./commands/keys.ts";
 import { policiesCommand } from "./commands/policies.ts";
 import { pricesCommand } from "./commands/prices.ts";
@@ -43,6 +44,7 @@ const commands = [
   auditCommand(),
   shardsCommand(),
   doctorCommand(),
+  joinCommand(),
 ];
 for (const command of commands) {
   program.addCommand(command.copyInheritedSettings(program));

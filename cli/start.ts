@@ -1,6 +1,8 @@
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { FulgurError } from "#shared/errors.ts";
+import type { TrainerConfig } from "../trainer/config.ts";
+import type { ServePrecision } from "../trainer/inference/config.ts";
 import type { StartFlags } from "./commands/start.ts";
 import { proveBaseVersion, seedTask, startInstallation, type Installation } from "./installation.ts";
 import { LOCAL_TASKS, type LocalTask } from "./local-tasks.ts";
@@ -51,17 +53,18 @@ export async function start(flags: StartFlags): Promise<void> {
       ? chooseRun({ task: flags.task, settings, isNew: flags.new }, current?.run, current?.summary !== undefined)
       : undefined;
     await requireFreePorts(ports);
+    const config = checkSettings(choice === undefined || choice.type === "new" ? settings : choice.run.settings);
     const installation = await startInstallation({
       state,
       ports,
       task,
       supervisor,
       inferenceUrl: flags.inference,
+      precision: ownPrecision(config, flags),
       onListening: (name, url, ms) =>
         screen.line(`${screen.style.green("✓")} ${name.padEnd(10)} ${url}  ${seconds(ms, screen)}`),
     });
-    const { evalTasks } = checkSettings(choice === undefined || choice.type === "new" ? settings : choice.run.settings);
-    await seed({ task, installation, screen, valTasks: evalTasks });
+    await seed({ task, installation, screen, valTasks: config.evalTasks });
     screen.line(`  ${"page".padEnd(10)} ${screen.style.bold(`${installation.urls.edge}/`)}`);
     screen.line();
     if (choice !== undefined) {
@@ -93,6 +96,19 @@ export async function start(flags: StartFlags): Promise<void> {
     await supervisor.stop();
     await release();
   }
+}
+
+/**
+ * What the installation's own endpoint multiplies in.
+ * @throws FulgurError ERR_CONFIG where it does not have what was asked for
+ */
+function ownPrecision({ servePrecision }: TrainerConfig, { inference }: StartFlags): ServePrecision {
+  if (servePrecision !== "bf16") return servePrecision;
+  if (inference !== undefined) return "fp32";
+  throw new FulgurError(
+    "ERR_CONFIG",
+    "--serve-precision bf16: the built-in endpoint has fp32 and int8; name servers that have bf16 with --inference",
+  );
 }
 
 async function seed(options: {

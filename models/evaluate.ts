@@ -67,11 +67,10 @@ export async function evaluate(
   const weights = await readModelWeights(modelDir, weightShapes(architecture));
   const [tokenizer, template] = await Promise.all([loadTokenizer(modelDir), loadChatTemplate(modelDir)]);
   if (template === null) throw new Error(`${modelDir} has no chat template`);
-  const graph = buildDecodeGraph(
-    architecture,
-    packWeights(architecture, weights),
-    ropeTables(architecture, architecture.contextTokens),
-  );
+  const graph = buildDecodeGraph(architecture, packWeights(architecture, weights), {
+    rope: ropeTables(architecture, architecture.contextTokens),
+    precision: "fp32",
+  });
   const session = await InferenceSession.create(graph, {
     intraOpNumThreads: 1,
     interOpNumThreads: 1,

@@ -61,7 +61,13 @@ export type Scope = (typeof SCOPES)[number];
 export const KEY_SCOPES = ["admin", "agent", "trainer", "read"] as const;
 export type KeyScope = (typeof KEY_SCOPES)[number];
 
-/** `flight`, 13 → `flight@13`: the one way a policy version is written, and the name inference answers to. */
+/** The tenant that an installation has from the beginning. */
+export const DEFAULT_TENANT = "default";
+
+/** Whom the edge names in tokens that it signs for itself: it asks inference for all tenants, and none may be called so. */
+export const EDGE_SUBJECT = "edge";
+
+/** `flight`, 13 → `flight@13`: the one way a tenant's policy version is written. */
 export function versionName(policy: string, version: number): string {
   return `${policy}@${version}`;
 }
@@ -72,4 +78,41 @@ export function parseVersionName(name: string): { readonly policy: string; reado
   return match?.[1] !== undefined && match[2] !== undefined
     ? { policy: match[1], version: Number(match[2]) }
     : undefined;
+}
+
+/** In no policy's name; URLs, file systems, vLLM and Prometheus' labels take it as it is. */
+const OWNER_MARK = "~";
+
+/**
+ * A name where tenants share a place, such as an inference server or a folder: `flight` of the default tenant, `acme~flight`
+ * of tenant `acme`. What of a tenant's id is no lower-case letter, digit, dot, dash or underscore is written as `~` and the
+ * four hex digits of its UTF-16 code unit: no two tenants have one name, nor on file systems that take `A` for `a`.
+ */
+export function qualified(tenantId: string, name: string): string {
+  if (tenantId === DEFAULT_TENANT) return name;
+  const owner = tenantId.replaceAll(/^[^a-z0-9]|[^a-z0-9._-]/g, (unit) => {
+    return OWNER_MARK + unit.charCodeAt(0).toString(16).padStart(4, "0");
+  });
+  return owner + OWNER_MARK + name;
+}
+
+/** The name under which inference serves a tenant's policy version: `flight@13`, `acme~flight@13`. Agents never see it. */
+export function servedName(tenantId: string, policy: string, version: number): string {
+  return versionName(qualified(tenantId, policy), version);
+}
+
+/** Whose version a served name is: the inverse of {@link servedName}; undefined where the text is not of that form. */
+export function parseServedName(
+  name: string,
+): { readonly tenantId: string; readonly policy: string; readonly version: number } | undefined {
+  const mark = name.lastIndexOf(OWNER_MARK);
+  const named = parseVersionName(name.slice(mark + 1));
+  if (named === undefined || mark === 0) return undefined;
+  const owner = name.slice(0, Math.max(0, mark));
+  const tenantId =
+    mark < 0
+      ? DEFAULT_TENANT
+      : owner.replaceAll(/~([0-9a-f]{4})/g, (_, unit: string) => String.fromCharCode(Number.parseInt(unit, 16)));
+  // A tenant's id can be written in one way only.
+  return servedName(tenantId, named.policy, named.version) === name ? { tenantId, ...named } : undefined;
 }

@@ -46,7 +46,7 @@ export const PRESETS = {
       when: "the default: start here",
       dataRate: "any; rollouts of groups whose rewards are all equal are spent for nothing",
       groupSize: "4 or more: the group is the baseline",
-      staleness: "1 or 2: weights are cut off at 2, and the clip bounds several updates of a batch",
+      staleness: "up to 4, the default: weights are cut off at 2, and the clip bounds several updates of a batch",
     },
   },
   grpo: {

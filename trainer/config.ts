@@ -2,12 +2,14 @@ import { join, resolve } from "node:path";
 import { z } from "zod";
 import { FulgurError } from "#shared/errors.ts";
 import { urlListTextSchema } from "#shared/url-list.ts";
+import { DEFAULT_TENANT, qualified } from "#shared/words.ts";
 import { groupAdvantage, needsCritic } from "./advantage/advantage.ts";
 import { algorithmSchema, DEFAULT_PRESET, PRESETS, type Algorithm } from "./algorithm.ts";
 import { algorithmFlags, withFlags } from "./algorithm-flags.ts";
 import { checkEngineFlags, engineFlags } from "./engine-flags.ts";
 import type { OnnxEngineOptions } from "./engine/options.ts";
 import { flagHelp, wanted } from "./flag-text.ts";
+import { needsBehaviour } from "./loss/loss.ts";
 import { isModulePath, userAlgorithm } from "./user-algorithm.ts";
 
 /** The trainer's configuration: parsed once, in main.ts, from flags that bear the fields' names (`--group-size 8`). */
@@ -19,11 +21,14 @@ const flagSwitch = z.union([z.boolean(), z.stringbool()]).default(false);
 /** What live traffic wants where nothing else was given. */
 const LIVE_DEFAULTS = { from: "routed", groupSize: 1, lone: "ema", steps: 1000, evalTasks: 0 } as const;
 
+/** The other algorithms' curves are of samples one version old; of lightning alone it is known that four do no harm. */
+const OTHER_ALGORITHM_DEFAULTS = { maxStaleness: 1 } as const;
+
 const url = (fallback: string, what: string) => z.url().default(fallback).describe(what);
 
 export const trainerConfigSchema = z.strictObject({
   run: z.string().min(1).max(100).describe("id of the run; a run that exists is resumed"),
-  tenant: z.string().min(1).default("default").describe("tenant that owns the run"),
+  tenant: z.string().min(1).default(DEFAULT_TENANT).describe("tenant that owns the run"),
   agent: z.string().min(1).default("flight").describe("agent that makes the rollouts"),
   policy: z.string().min(1).default("flight").describe("policy that is trained"),
   edgeUrl: url("http://127.0.0.1:8787", "where the edge listens"),
@@ -72,8 +77,8 @@ export const trainerConfigSchema = z.strictObject({
     .int()
     .min(0)
     .max(16)
-    .default(1)
-    .describe("versions that a sample may be behind; 0 is strictly on-policy"),
+    .default(4)
+    .describe("versions that a sample may be behind; 0 is strictly on-policy; with another algorithm than lightning 1"),
   sync: flagSwitch.describe("the same as --max-staleness 0: generate, train, generate"),
   whenStale: z
     .enum(["wait", "discard"])
@@ -196,9 +201,16 @@ function takesLone(type: Algorithm["advantage"]["type"]): boolean {
   return type === "group-mean" || type === "leave-one-out";
 }
 
-/** The roles whose calls are trained on; undefined is all. */
-export function trainedRoles({ roles }: Pick<TrainerConfig, "roles">): readonly string[] | undefined {
-  return roles?.split(",");
+/** Which recorded calls are trained on. */
+export interface TrainedCalls {
+  /** Undefined is all. */
+  readonly roles: readonly string[] | undefined;
+  /** Whether those without log-probabilities are left out. */
+  readonly needsLogprobs: boolean;
+}
+
+export function trainedCalls(config: TrainerConfig): TrainedCalls {
+  return { roles: config.roles?.split(","), needsLogprobs: needsBehaviour(algorithmOf(config).loss) };
 }
 
 /** How many versions a sample may be behind; `sync` is its other name for 0. */
@@ -210,6 +222,8 @@ export function stalenessBound(config: TrainerConfig): number {
 export interface EngineStart {
   readonly modelDir: string;
   readonly adapterDir?: string | undefined;
+  /** Whether it only scores: the frozen reference of a KL term. */
+  readonly isReference?: boolean;
 }
 
 /** The options that both engines have, for training from there under a configuration. */
@@ -239,17 +253,17 @@ export interface RunPaths {
   readonly versions: string;
 }
 
-export function runPaths({ stateDir, run, policy }: TrainerConfig): RunPaths {
+export function runPaths({ stateDir, run, tenant, policy }: TrainerConfig): RunPaths {
   // Absolute: inference and trainer need not share a working directory.
   const root = resolve(stateDir);
-  const dir = join(root, "runs", run);
+  const dir = join(root, "runs", qualified(tenant, run));
   return {
     run: dir,
     checkpoints: join(dir, "checkpoints"),
     summary: join(dir, "summary.json"),
     metrics: join(dir, "metrics.jsonl"),
     tensorboard: join(dir, "tensorboard"),
-    versions: join(root, "policies", policy),
+    versions: join(root, "policies", qualified(tenant, policy)),
   };
 }
 
@@ -283,7 +297,12 @@ export function parseFlags(argv: readonly string[]): TrainerConfig {
     given[name] = numberWhereWanted(name, String(given[name]));
   }
   const isLive = flagSwitch.safeParse(given["live"]).data === true;
-  const parsed = trainerConfigSchema.safeParse(isLive ? { ...LIVE_DEFAULTS, ...given } : given);
+  const { algorithm = DEFAULT_PRESET } = given;
+  const parsed = trainerConfigSchema.safeParse({
+    ...(isLive ? LIVE_DEFAULTS : {}),
+    ...(algorithm === DEFAULT_PRESET ? {} : OTHER_ALGORITHM_DEFAULTS),
+    ...given,
+  });
   if (parsed.success) return checked(parsed.data);
   const [issue] = parsed.error.issues;
   const name = String(issue?.path[0] ?? "");

@@ -1,7 +1,8 @@
 import { z } from "zod";
 import { FulgurError } from "#shared/errors.ts";
+import { rendezvousSchema } from "./engine/torch/options.ts";
 
-/** Flags that choose the engine, and those that only the torch engine has a use for (docs/ENGINES.md). */
+/** Flags that choose what trains and what inference computes in, and those that only the torch engine has a use for (docs/ENGINES.md). */
 
 /** Fields of the trainer's configuration. */
 export const engineFlags = {
@@ -25,6 +26,17 @@ export const engineFlags = {
     .max(64)
     .optional()
     .describe("with --engine torch: GPUs, or processes on the CPU, that share weights and batch by FSDP2 (default: 1)"),
+  nodes: z
+    .int()
+    .min(1)
+    .max(64)
+    .optional()
+    .describe(
+      "with --engine torch: machines that train together, each with --devices; the others run npx fulgur join (default: 1)",
+    ),
+  rendezvous: rendezvousSchema
+    .optional()
+    .describe("with --nodes: HOST:PORT of this machine at which the others find it (default: none)"),
   precision: z
     .enum(["fp32", "bf16"])
     .optional()
@@ -41,6 +53,12 @@ export const engineFlags = {
     .max(0.9)
     .optional()
     .describe("with --engine torch: part of the adapter's inputs that a backward pass leaves out (default: 0)"),
+  servePrecision: z
+    .enum(["fp32", "bf16", "int8"])
+    .default("fp32")
+    .describe(
+      "what inference computes in: int8 has the built-in server round weights; bf16 is for servers that run elsewhere; with either, all samples are scored and weighed by what rounding changed (docs/ENGINES.md)",
+    ),
   python: z
     .string()
     .min(1)
@@ -50,7 +68,16 @@ export const engineFlags = {
 const flagsSchema = z.object(engineFlags);
 export type EngineFlags = z.infer<typeof flagsSchema>;
 
-const TORCH_ALONE = ["device", "devices", "precision", "gradientCheckpointing", "loraDropout", "python"] as const;
+const TORCH_ALONE = [
+  "device",
+  "devices",
+  "nodes",
+  "rendezvous",
+  "precision",
+  "gradientCheckpointing",
+  "loraDropout",
+  "python",
+] as const;
 
 /** @throws FulgurError ERR_CONFIG naming a flag that the chosen engine has no use for */
 export function checkEngineFlags(flags: EngineFlags): void {

@@ -24,6 +24,17 @@ export interface LearnOptions {
   readonly learningRate: number;
   readonly maxGradNorm: number;
   readonly updates: number;
+  /**
+   * Part of the batch's groups that are there, in (0, 1]. Those that are missing are ones without a spread which could not be
+   * replaced: they would pull at nothing, and count as that. Without it, the step from two groups would be as long as one
+   * from sixteen, and mostly noise. Default 1.
+   */
+  readonly fullness?: number | undefined;
+  /**
+   * Whether what samples computes as the engine does, but for float noise; where it rounds, as a server in int8 does,
+   * rows of the current weights are scored too, and weighed by what the rounding changed. Default true.
+   */
+  readonly isServedExactly?: boolean | undefined;
   readonly now: () => number;
 }
 
@@ -67,18 +78,23 @@ interface BatchRow {
  *         pull, step
  *
  * A row that the current weights sampled needs no scoring before its first update: its importance ratio is 1 but for
- * rounding, so the recorded log-probabilities are the policy's. Rows of older versions are scored, and all rows are with
- * several updates, or with a critic, whose values come of nothing else. What the engine really assigns comes back from
- * the pull and is reported against what was recorded: if training and inference ever disagree, `kl_behaviour` shows it.
+ * rounding, so the recorded log-probabilities are the policy's. Rows of older versions are scored, those whose
+ * log-probabilities were not recorded, and all rows with several updates, where inference rounds, or with a critic, whose
+ * values come of nothing else. What the engine really assigns comes back from the pull and is reported against what was
+ * recorded: if training and inference ever disagree, `kl_behaviour` shows it.
  */
 export async function learn(groups: readonly SiftedGroup[], options: LearnOptions): Promise<LearnReport> {
   const { engine, reference, loss, advantage, learningRate, maxGradNorm, updates, now } = options;
+  const { fullness = 1, isServedExactly = true } = options;
   const startedAt = now();
   const parts = dealGroups(groups, updates).map((part) => batchRows(part));
   const all = parts.flat();
   const scored = await scoreSome(
     engine,
-    all.filter((each) => updates > 1 || !each.isFresh || needsCritic(advantage)),
+    all.filter(
+      (each) =>
+        updates > 1 || !isServedExactly || !each.isFresh || !each.row.isBehaviourKnown || needsCritic(advantage),
+    ),
   );
   const proximal = (each: BatchRow): Float32Array => scored.get(each)?.logprobs ?? each.row.behaviourLogprobs;
   const referenceScores = reference === undefined ? new Map<BatchRow, TokenScores>() : await scoreSome(reference, all);
@@ -113,9 +129,9 @@ export async function learn(groups: readonly SiftedGroup[], options: LearnOption
     );
     const critic = needsCritic(advantage) ? valueLoss(criticRows(part, targets, current), advantage.value) : undefined;
     const cotangents: Cotangent[] = part.map((each, at) => ({
-      dLogprobs: result.dLogprobs[at] ?? new Float32Array(each.row.tokens.length),
-      ...(result.dEntropy?.[at] === undefined ? {} : { dEntropy: result.dEntropy[at] }),
-      ...(critic?.dValues[at] === undefined ? {} : { dValues: critic.dValues[at] }),
+      dLogprobs: times(fullness, result.dLogprobs[at] ?? new Float32Array(each.row.tokens.length)),
+      ...(result.dEntropy?.[at] === undefined ? {} : { dEntropy: times(fullness, result.dEntropy[at]) }),
+      ...(critic?.dValues[at] === undefined ? {} : { dValues: times(fullness, critic.dValues[at]) }),
     }));
     const scores = await engine.backward(
       part.map((each) => each.row),
@@ -137,6 +153,10 @@ export async function learn(groups: readonly SiftedGroup[], options: LearnOption
     rows: all.length,
     seconds: (now() - startedAt) / 1000,
   };
+}
+
+function times(factor: number, values: Float32Array): Float32Array {
+  return factor === 1 ? values : values.map((value) => factor * value);
 }
 
 /** Groups dealt to updates in turn; no update is left without one. */
@@ -276,7 +296,7 @@ function lossRow(
     sequenceOfToken: row.transitionOfToken,
     lossMask: row.lossMask,
     advantages,
-    behaviourLogprobs: row.behaviourLogprobs,
+    behaviourLogprobs: row.isBehaviourKnown ? row.behaviourLogprobs : proximalLogprobs,
     policyLogprobs: current?.logprobs ?? proximalLogprobs,
     proximalLogprobs,
     ...(reference === undefined ? {} : { referenceLogprobs: reference.logprobs }),
@@ -284,8 +304,10 @@ function lossRow(
   };
 }
 
+/** Of what was recorded with its log-probabilities. */
 function mismatchRows(rows: readonly BatchRow[], measured: ReadonlyMap<BatchRow, TokenScores>): MismatchRow[] {
-  return rows.map((each) => ({
+  const recorded = rows.filter((each) => each.row.isBehaviourKnown);
+  return recorded.map((each) => ({
     lossMask: each.row.lossMask,
     behaviourLogprobs: each.row.behaviourLogprobs,
     policyLogprobs: measured.get(each)?.logprobs ?? each.row.behaviourLogprobs,
@@ -294,7 +316,7 @@ function mismatchRows(rows: readonly BatchRow[], measured: ReadonlyMap<BatchRow,
 
 /** Samples of older weights differ by right; on those of the current ones, trainer and server should agree. */
 function serverMismatch(rows: readonly BatchRow[], measured: ReadonlyMap<BatchRow, TokenScores>) {
-  const fresh = rows.filter((each) => each.isFresh);
+  const fresh = rows.filter((each) => each.isFresh && each.row.isBehaviourKnown);
   return fresh.length === 0 ? {} : { mismatch_kl: measureMismatch(mismatchRows(fresh, measured)).kl_behaviour };
 }
 

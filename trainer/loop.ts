@@ -1,7 +1,7 @@
 import type { EdgeClient } from "#shared/client.ts";
 import type { InferenceClient } from "#shared/inference-client.ts";
 import { evaluationSchema, type Evaluation, type RunEvent } from "#shared/run-events.ts";
-import { versionName } from "#shared/words.ts";
+import { servedName, versionName } from "#shared/words.ts";
 import { gatherBatch, type Batch } from "./batch/claim.ts";
 import { chooseReplay, recall, remember, replayMetrics, type ReplayState } from "./batch/replay.ts";
 import { versionAt } from "./batch/staleness.ts";
@@ -9,7 +9,7 @@ import {
   algorithmOf,
   learningRateAt,
   stalenessBound,
-  trainedRoles,
+  trainedCalls,
   type EngineStart,
   type TrainerConfig,
 } from "./config.ts";
@@ -114,7 +114,7 @@ async function trainStep(
   const learningRate = learningRateAt(config, state.step);
   const { loss, advantage } = algorithmOf(config);
   const chosen = chooseReplay(state.replay, state.step, config.replay);
-  const replayed = await recall(chosen, deps.records, { ...state, roles: trainedRoles(config) });
+  const replayed = await recall(chosen, deps.records, { ...state, ...trainedCalls(config) });
   const learning = learn([...batch.groups, ...replayed], {
     engine: meteredEngine(run.engine, meter),
     reference: run.reference === undefined ? undefined : meteredReference(run.reference, meter),
@@ -123,6 +123,8 @@ async function trainStep(
     learningRate,
     maxGradNorm: config.maxGradNorm,
     updates: config.updatesPerBatch,
+    fullness: Math.min(1, batch.groups.length / config.groups),
+    isServedExactly: config.servePrecision === "fp32",
     now,
   });
   const [report, fates] = await Promise.all([learning, deps.steadyRecords.fates(config.run, batch.batchId)]);
@@ -149,7 +151,7 @@ async function trainStep(
   }
   const publishing = { ...run.publishing, inference: meteredInference(deps.inference, meter) };
   const next = await meter.time("publish", () => publish(publishing, trained));
-  await retireOldVersion(deps.inference, next);
+  await retireOldVersion({ ...config, inference: deps.inference }, next);
 
   run.stepMs.push(now() - startedAt);
   const whole = { ...metrics, ...phaseSeconds(meter), seconds_step: (now() - startedAt) / 1000 };
@@ -285,7 +287,7 @@ async function finalVersion({ config, edge, inference }: LoopDeps, state: LoopSt
   const last = versionAt(state.lineage, state.step);
   const best = config.final === "best" ? bestVersion(state.rewards) : undefined;
   if (best === undefined || best === last) return last;
-  await inference.prove(versionName(config.policy, best));
+  await inference.prove(servedName(config.tenant, config.policy, best));
   await edge.routePolicy(config.policy, best);
   return best;
 }

@@ -12,9 +12,11 @@ export async function openEngine(config: TrainerConfig, start: EngineStart): Pro
     return createOnnxEngine(shared);
   }
   const { createTorchEngine } = await import("./engine/torch/engine.ts");
-  const { device, devices, precision, gradientCheckpointing, loraDropout: dropout, python } = config;
+  const { device, devices, nodes, rendezvous, precision, gradientCheckpointing, loraDropout: dropout, python } = config;
   const { method, optimizer: _, replicas: __, ...others } = shared;
-  const given = { device, devices, precision, gradientCheckpointing, python };
+  // A frozen reference needs neither gradients nor moments: this machine's devices hold it.
+  const machines = start.isReference === true ? {} : { nodes, rendezvous };
+  const given = { device, devices, ...machines, precision, gradientCheckpointing, python };
   return createTorchEngine({
     ...others,
     ...(method === undefined ? {} : { method: method.type === "lora" ? { ...method, dropout: dropout ?? 0 } : method }),

@@ -1,5 +1,5 @@
 import { FulgurError } from "#shared/errors.ts";
-import { versionName } from "#shared/words.ts";
+import { servedName } from "#shared/words.ts";
 import { NO_BASELINE } from "./advantage/lone-baseline.ts";
 import { algorithmOf, runPaths, type TrainerConfig } from "./config.ts";
 import type { Engine } from "./engine/contract.ts";
@@ -60,7 +60,8 @@ export async function startRun(deps: LoopDeps): Promise<RunStart> {
     for (const each of opened.toReversed()) await each.close();
   };
   try {
-    const reference = needsReference && origin !== undefined ? await openEngine(origin) : undefined;
+    const reference =
+      needsReference && origin !== undefined ? await openEngine({ ...origin, isReference: true }) : undefined;
     if (reference !== undefined) opened.push(reference);
     return { ...(await begin(deps, { policy, base, engine, checkpoint })), reference, startedAt, close };
   } catch (error) {
@@ -98,7 +99,7 @@ async function begin(deps: LoopDeps, { policy, base, engine, checkpoint }: Found
   }
   if (state.step === 0) {
     const artifact = policy.versions.find(({ version }) => version === base)?.artifact ?? policy.baseArtifact;
-    await inference.load(versionName(config.policy, base), artifact);
+    await inference.load(servedName(config.tenant, config.policy, base), artifact);
     // Another run of the policy may have left the route on its last version. After the first step publish.ts sees to it.
     if (policy.routeVersion !== base) await edge.routePolicy(config.policy, base);
   }
@@ -121,7 +122,7 @@ async function begin(deps: LoopDeps, { policy, base, engine, checkpoint }: Found
     taskIds,
     secondsBefore: state.sums.wallSeconds,
     stepMs: [],
-    publishing: { engine, edge, records: steadyRecords, inference, artifact, now: deps.now },
+    publishing: { tenant: config.tenant, engine, edge, records: steadyRecords, inference, artifact, now: deps.now },
     kept: { before: record?.evalBefore, after: record?.evalAfter },
   };
 }

@@ -1,4 +1,5 @@
 import type { Batch } from "./batch/claim.ts";
+import type { Trajectory } from "./batch/trajectories.ts";
 import type { LearnReport } from "./learn.ts";
 import { labelledKey, type Label } from "./metrics/key.ts";
 import type { Measured } from "./metrics/step-meter.ts";
@@ -43,6 +44,7 @@ export function stepMetrics(batch: Batch, facts: StepFacts): Record<string, numb
       "merge_failures",
       training.map((each) => each.trajectory.breaks),
     ),
+    ...mergeRate(training.map((each) => each.trajectory)),
     ...reasons(
       "calls_skipped",
       training.map((each) => each.trajectory.skipped),
@@ -131,6 +133,13 @@ function staleness(versions: readonly number[]): Record<string, number> {
     staleness_max: oldest,
     ...keyed("staleness_rollouts", "versions", counts.entries()),
   };
+}
+
+/** Nothing where no rollout had a second call: there was none to merge. */
+function mergeRate(trajectories: readonly Pick<Trajectory, "merges" | "breaks">[]): Record<string, number> {
+  const merged = sum(trajectories.map(({ merges }) => merges));
+  const broken = sum(trajectories.flatMap(({ breaks }) => Object.values(breaks)));
+  return merged + broken === 0 ? {} : { merge_rate: merged / (merged + broken) };
 }
 
 /** How often something happened, in all and by its reason. */

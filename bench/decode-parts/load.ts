@@ -12,12 +12,15 @@ export interface Load {
   readonly model: string;
   /** Prompts are never repeated: the next ones of this counter are taken. */
   readonly counter: { next: number };
+  /** `whole` answers are what agents ask for mostly; `stream` tells when the first token comes. */
+  readonly reply: "whole" | "stream";
 }
 
 /** What came of it. */
 export interface LoadResult {
   readonly tokensPerSecond: number;
-  readonly requests: number;
+  /** Of each request, until the first bytes of its reply: a token where it is streamed. */
+  readonly firstMs: readonly number[];
 }
 
 /**
@@ -28,23 +31,31 @@ export async function runLoad(url: string, load: Load): Promise<LoadResult> {
   const agent = new Agent({ keepAlive: true, maxSockets: load.streams });
   try {
     let left = load.requests;
+    const firstMs: number[] = [];
     const stream = async (): Promise<void> => {
       while (left-- > 0) {
-        const tokens = await complete(url, agent, load, benchPrompt(load.counter.next++, load.promptTokens));
+        const prompt = benchPrompt(load.counter.next++, load.promptTokens);
+        const { tokens, waitedMs } = await complete(url, agent, load, prompt);
         if (tokens !== load.answerTokens)
           throw new Error(`${url} gave ${tokens} tokens instead of ${load.answerTokens}`);
+        firstMs.push(waitedMs);
       }
     };
     const startMs = performance.now();
     await Promise.all(Array.from({ length: load.streams }, stream));
     const seconds = (performance.now() - startMs) / 1000;
-    return { tokensPerSecond: (load.requests * load.answerTokens) / seconds, requests: load.requests };
+    return { tokensPerSecond: (load.requests * load.answerTokens) / seconds, firstMs };
   } finally {
     agent.destroy();
   }
 }
 
-function complete(url: string, agent: Agent, load: Load, prompt: readonly number[]): Promise<number> {
+function complete(
+  url: string,
+  agent: Agent,
+  load: Load,
+  prompt: readonly number[],
+): Promise<{ readonly tokens: number; readonly waitedMs: number }> {
   const body = JSON.stringify({
     model: load.model,
     prompt,
@@ -53,8 +64,11 @@ function complete(url: string, agent: Agent, load: Load, prompt: readonly number
     temperature: 1,
     logprobs: 0,
     return_token_ids: true,
+    stream: load.reply === "stream",
   });
   return new Promise((resolve, reject) => {
+    const sentMs = performance.now();
+    let waitedMs: number | undefined;
     const sent = request(
       `${url}/v1/completions`,
       {
@@ -64,7 +78,10 @@ function complete(url: string, agent: Agent, load: Load, prompt: readonly number
       },
       (response) => {
         const parts: Buffer[] = [];
-        response.on("data", (part: Buffer) => parts.push(part));
+        response.on("data", (part: Buffer) => {
+          waitedMs ??= performance.now() - sentMs;
+          parts.push(part);
+        });
         response.on("error", reject);
         response.on("end", () => {
           const text = Buffer.concat(parts).toString("utf8");
@@ -72,12 +89,19 @@ function complete(url: string, agent: Agent, load: Load, prompt: readonly number
             reject(new Error(`${url} answered ${response.statusCode}: ${text.slice(0, 300)}`));
             return;
           }
-          const ids = /"token_ids":\s*\[([\d,\s]*)\]/.exec(text)?.[1] ?? "";
-          resolve(ids === "" ? 0 : ids.split(",").length);
+          resolve({ tokens: countIds(text), waitedMs: waitedMs ?? NaN });
         });
       },
     );
     sent.on("error", reject);
     sent.end(body);
   });
+}
+
+/** Ids of all parts of a reply; not those of the prompt, whose field has a longer name. */
+function countIds(text: string): number {
+  return [...text.matchAll(/"token_ids":\s*\[([\d,\s]+)\]/g)].reduce(
+    (sum, [, ids = ""]) => sum + ids.split(",").length,
+    0,
+  );
 }

@@ -25,6 +25,17 @@ export const FIVE_MILLION = {
   eos_token_id: 511,
 } as const;
 
+/** About 132 million parameters: 12 layers, width 768, 12 query and 4 key heads, vocabulary 32,000. */
+export const HUNDRED_THIRTY_MILLION: BenchShape = {
+  ...FIVE_MILLION,
+  hidden_size: 768,
+  intermediate_size: 2304,
+  num_hidden_layers: 12,
+  num_attention_heads: 12,
+  num_key_value_heads: 4,
+  vocab_size: 32_000,
+};
+
 /** About 0.7 million parameters: the size of the built-in model. */
 export const BUILT_IN: BenchShape = {
   ...FIVE_MILLION,
@@ -43,12 +54,16 @@ export type BenchShape = {
 /** Writes a model and returns its number of parameters. */
 export async function writeBenchModel(dir: string, shape: BenchShape = FIVE_MILLION): Promise<number> {
   const random = noise(1);
+  // The wider a layer, the smaller its weights, so that activations keep their size from layer to layer.
+  const spread = 0.06 * Math.sqrt(FIVE_MILLION.hidden_size / Number(shape.hidden_size));
   const tensors = new Map<string, Tensor>();
   let parameters = 0;
   for (const [name, size] of weightShapes(parseArchitecture(shape))) {
     const length = size.reduce((product, each) => product * each, 1);
     const isNorm = name.includes("norm");
-    tensors.set(name, { shape: size, data: Float32Array.from({ length }, () => (isNorm ? 1 : 0.06 * random())) });
+    const data = new Float32Array(length).fill(1);
+    if (!isNorm) for (let i = 0; i < length; i++) data[i] = spread * random();
+    tensors.set(name, { shape: size, data });
     parameters += length;
   }
   await mkdir(dir, { recursive: true });
@@ -56,7 +71,7 @@ export async function writeBenchModel(dir: string, shape: BenchShape = FIVE_MILL
   const write = (file: string, value: unknown): Promise<void> => writeFile(join(dir, file), JSON.stringify(value));
   await write("config.json", shape);
   await write("generation_config.json", { eos_token_id: 511 });
-  await write("tokenizer.json", tokenizer());
+  await write("tokenizer.json", tokenizer(Number(shape.vocab_size)));
   await write("tokenizer_config.json", { tokenizer_class: "PreTrainedTokenizerFast", eos_token: "<|end|>" });
   return parameters;
 }
@@ -99,14 +114,15 @@ export function benchPrompt(index: number, length: number): number[] {
   return Array.from({ length }, () => Math.floor((random() + 1.5) * 166) % 500);
 }
 
-/** Bytes, filler up to id 508, and three special tokens. */
-function tokenizer(): Record<string, unknown> {
+/** Bytes, three special tokens at ids 509 to 511, and filler: an id for every row of the vocabulary. */
+function tokenizer(vocab: number): Record<string, unknown> {
   let next = 0x100;
   const bytes = Array.from({ length: 256 }, (_, byte) => {
     const isPrintable = (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
     return String.fromCodePoint(isPrintable ? byte : next++);
   });
-  const pieces = [...bytes, ...Array.from({ length: 253 }, (_, i) => `<f${i}>`)];
+  const fillers = Array.from({ length: vocab - 256 }, (_, i) => [`<f${i}>`, 256 + i] as const);
+  const pieces = [...bytes.map((piece, id) => [piece, id] as const), ...fillers];
   const special = ["<|begin|>", "<|pad|>", "<|end|>"];
   return {
     version: "1.0",
@@ -125,7 +141,7 @@ function tokenizer(): Record<string, unknown> {
     decoder: { type: "ByteLevel", add_prefix_space: true, trim_offsets: true, use_regex: true },
     model: {
       type: "BPE",
-      vocab: Object.fromEntries(pieces.map((piece, id) => [piece, id])),
+      vocab: Object.fromEntries(pieces.filter(([, id]) => id < 509 || id > 511)),
       merges: [],
     },
   };

@@ -4,6 +4,7 @@ import { type ChildProcess, spawn } from "node:child_process";
 import { existsSync } from "node:fs";
 import { createServer } from "node:net";
 import { fileURLToPath } from "node:url";
+import type { ServePrecision } from "../../trainer/inference/config.ts";
 
 /** A running server. */
 export interface BenchServer {
@@ -21,12 +22,16 @@ export function findVllm(): string | null {
 }
 
 /** Starts the built-in endpoint. */
-export async function startOurs(modelDir: string, adapterDir: string): Promise<BenchServer> {
+export async function startOurs(
+  modelDir: string,
+  adapterDir: string,
+  precision: ServePrecision = "fp32",
+): Promise<BenchServer> {
   const port = await freePort();
   const main = fileURLToPath(new URL("../../trainer/inference/main.ts", import.meta.url));
   return start(
     process.execPath,
-    [main, "--model", modelDir, "--adapter-dir", adapterDir, "--port", `${port}`],
+    [main, "--model", modelDir, "--adapter-dir", adapterDir, "--port", `${port}`, "--precision", precision],
     port,
     {},
   );

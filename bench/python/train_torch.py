@@ -1,7 +1,9 @@
-"""PyTorch eager as the peer of the training benchmark. Usage: train_torch.py THREADS
+"""PyTorch as the peer of the training benchmark. Usage: train_torch.py THREADS
 
-Reads one JSON request a line, {model, method: full|lora, autocast, tokens, mask}, runs forward, cross-entropy over
-the masked tokens and backward, and answers {ms, loss}. Models stay loaded between requests.
+Reads one JSON request a line, {model, method: full|lora, how: eager|autocast|compile, tokens, mask}, runs forward,
+cross-entropy over the masked tokens and backward, and answers {ms, loss}. Models stay loaded between requests, and
+compiled for the shapes that they have seen. {probe: true} is answered with {bf16_speedup}: how many times faster a
+product is in bf16 than in float32, far below 1 where the processor has no units for it.
 """
 
 import json
@@ -23,11 +25,35 @@ def load(path: str, method: str) -> torch.nn.Module:
     return model
 
 
+def masked_loss(
+    base: torch.nn.Module, tokens: torch.Tensor, places: torch.Tensor, targets: torch.Tensor
+) -> torch.Tensor:
+    """Cross-entropy of the tokens at `places` of all rows; logits of these alone, as the engine computes them too."""
+    hidden = base.model(tokens, use_cache=False).last_hidden_state[:, :-1].flatten(0, 1)[places]
+    return torch.nn.functional.cross_entropy(base.lm_head(hidden).float(), targets, reduction="sum")
+
+
+def bf16_speedup() -> float:
+    seconds = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        matrix = torch.ones(256, 256, dtype=dtype)
+        matrix @ matrix
+        started = time.perf_counter()
+        for _ in range(5):
+            matrix @ matrix
+        seconds[dtype] = time.perf_counter() - started
+    return seconds[torch.float32] / seconds[torch.bfloat16]
+
+
 def main() -> None:
     torch.set_num_threads(int(sys.argv[1]))
+    compiled = torch.compile(masked_loss)
     models: dict[tuple[str, str], torch.nn.Module] = {}
     for line in sys.stdin:
         request = json.loads(line)
+        if request.get("probe"):
+            print(json.dumps({"bf16_speedup": bf16_speedup()}), flush=True)
+            continue
         key = (request["model"], request["method"])
         model = models.setdefault(key, None) or load(*key)
         models[key] = model
@@ -35,12 +61,11 @@ def main() -> None:
         mask = torch.tensor(request["mask"])[:, 1:].reshape(-1).bool()
         model.zero_grad(set_to_none=True)
         started = time.perf_counter()
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=request["autocast"]):
-            # Logits of the targets alone, as the engine computes them too.
+        targets = tokens[:, 1:].reshape(-1)[mask]
+        forward = compiled if request["how"] == "compile" else masked_loss
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=request["how"] == "autocast"):
             base = model.get_base_model() if request["method"] == "lora" else model
-            hidden = base.model(tokens, use_cache=False).last_hidden_state[:, :-1].flatten(0, 1)[mask]
-            logits = base.lm_head(hidden)
-            loss = torch.nn.functional.cross_entropy(logits.float(), tokens[:, 1:].reshape(-1)[mask], reduction="sum")
+            loss = forward(base, tokens, mask.nonzero().squeeze(1), targets)
         loss.backward()
         print(json.dumps({"ms": (time.perf_counter() - started) * 1000, "loss": loss.item()}), flush=True)
 

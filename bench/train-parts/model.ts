@@ -16,6 +16,8 @@ export interface Shape {
   readonly num_attention_heads: number;
   readonly num_key_value_heads: number;
   readonly vocab_size: number;
+  /** Whether the head is the embedding; true when it is not said. */
+  readonly tie_word_embeddings?: boolean;
 }
 
 export const FIVE_MILLION: Shape = {
@@ -25,6 +27,17 @@ export const FIVE_MILLION: Shape = {
   num_attention_heads: 8,
   num_key_value_heads: 4,
   vocab_size: 512,
+};
+
+/** The shape of the decoding benchmark's larger model. */
+export const HUNDRED_THIRTY_MILLION: Shape = {
+  hidden_size: 768,
+  intermediate_size: 2304,
+  num_hidden_layers: 12,
+  num_attention_heads: 12,
+  num_key_value_heads: 4,
+  vocab_size: 32_000,
+  tie_word_embeddings: false,
 };
 
 /** Qwen2.5-0.5B's. */

@@ -17,19 +17,22 @@ export const INSTALL_TORCH =
 export interface TorchPass {
   readonly model: string;
   readonly method: "full" | "lora";
-  readonly autocast: boolean;
+  readonly how: "eager" | "autocast" | "compile";
   readonly tokens: readonly (readonly number[])[];
   /** Same shape as `tokens`; 1 = target. */
   readonly mask: readonly (readonly number[])[];
 }
 
 const answerSchema = z.object({ ms: z.number(), loss: z.number() });
+const probeSchema = z.object({ bf16_speedup: z.number() });
 
 /** A running PyTorch. */
 export interface TorchPeer {
   readonly version: string;
   /** Forward and backward once; milliseconds of it, and Σ −log p of the targets. */
   pass(request: TorchPass): Promise<z.infer<typeof answerSchema>>;
+  /** How many times faster a product is in bf16 than in float32: far below 1 on processors without units for it. */
+  bf16Speedup(): Promise<number>;
   close(): void;
 }
 
@@ -56,14 +59,16 @@ function connect(child: ChildProcess, version: string): TorchPeer {
   const { stdin, stdout } = child;
   if (stdin === null || stdout === null) throw new Error("PyTorch's process has no pipes");
   const lines = createInterface({ input: stdout })[Symbol.asyncIterator]();
+  const ask = async (request: unknown): Promise<unknown> => {
+    stdin.write(`${JSON.stringify(request)}\n`);
+    const { value, done } = await lines.next();
+    if (done === true) throw new Error(`${SCRIPT} ended; run it by hand to see why`);
+    return JSON.parse(value);
+  };
   return {
     version,
-    async pass(request) {
-      stdin.write(`${JSON.stringify(request)}\n`);
-      const { value, done } = await lines.next();
-      if (done === true) throw new Error(`${SCRIPT} ended; run it by hand to see why`);
-      return answerSchema.parse(JSON.parse(value));
-    },
+    pass: async (request) => answerSchema.parse(await ask(request)),
+    bf16Speedup: async () => probeSchema.parse(await ask({ probe: true })).bf16_speedup,
     close: () => child.kill(),
   };
 }

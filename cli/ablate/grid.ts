@@ -37,7 +37,8 @@ export interface Grid {
 /** Grids that have a name. */
 export const GRIDS = {
   credit: { credit: "identical,discounted,air" },
-  algorithm: { algorithm: Object.keys(PRESETS).join(",") },
+  // Their defaults differ.
+  algorithm: { algorithm: Object.keys(PRESETS).join(","), "max-staleness": "1" },
   "group-size": { "group-size": "4,8,16" },
   staleness: { "max-staleness": "0,1,4", importance: "truncated,none" },
   kl: { "kl-coefficient": "0,0.001,0.04" },

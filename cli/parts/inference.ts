@@ -1,5 +1,6 @@
 import { join } from "node:path";
 import { FulgurError } from "#shared/errors.ts";
+import type { ServePrecision } from "../../trainer/inference/config.ts";
 import { spawnPart, type Part } from "../part.ts";
 import { ROOT } from "../root.ts";
 
@@ -9,6 +10,7 @@ export interface InferencePartOptions {
   readonly model: string;
   /** `<adapterDir>/<policy>/<version>/` are the versions that it finds by name. */
   readonly adapterDir: string;
+  readonly precision: ServePrecision;
   /** Address or file of the public keys whose tokens may ask. */
   readonly jwks: string;
   readonly logDir: string;
@@ -17,7 +19,7 @@ export interface InferencePartOptions {
 const READY = /^inference listening on (http:\S+)/;
 
 /** The inference endpoint as a supervised part. */
-export function inferencePart({ port, model, adapterDir, jwks, logDir }: InferencePartOptions): Part {
+export function inferencePart({ port, model, adapterDir, precision, jwks, logDir }: InferencePartOptions): Part {
   const logPath = join(logDir, "inference.log");
   return {
     name: "inference",
@@ -31,6 +33,7 @@ export function inferencePart({ port, model, adapterDir, jwks, logDir }: Inferen
           ...["--model", model],
           ...["--port", String(port)],
           ...["--adapter-dir", adapterDir],
+          ...["--precision", precision],
           ...["--jwks", jwks],
         ],
         logPath,

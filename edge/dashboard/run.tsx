@@ -100,7 +100,7 @@ export function Run({ run, steps }: RunProps) {
         />
       </div>
       <details>
-        <summary>Health of the training: spread, KL, entropy, staleness, speed</summary>
+        <summary>Health of the training: spread, KL, entropy, staleness, speed, merges</summary>
         <div class="charts small">
           <Chart title="Advantage spread" steps={axis} lines={one("spread", "advantage_spread")} />
           <Chart
@@ -118,6 +118,13 @@ export function Run({ run, steps }: RunProps) {
             format={(value) => value.toFixed(0)}
           />
           <Chart title="Gradient norm" steps={axis} lines={one("norm", "grad_norm")} />
+          <Chart
+            title="Turns that merge"
+            steps={axis}
+            lines={one("merged", "merge_rate")}
+            range={[0, 1]}
+            format={percent}
+          />
         </div>
       </details>
     </section>

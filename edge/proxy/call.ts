@@ -5,7 +5,7 @@ import { recordCall, type CallRecord } from "#shared/store/calls.ts";
 import type { StoreDb } from "#shared/store/connect.ts";
 import { recordRewards } from "#shared/store/rewards.ts";
 import type { Statement, StoreWriter } from "#shared/store/statement.ts";
-import { parseVersionName, versionName, type Mode } from "#shared/words.ts";
+import { parseServedName, parseVersionName, servedName, versionName, type Mode } from "#shared/words.ts";
 import type { AgentConfig } from "../config.ts";
 import type { Counters } from "../counters.ts";
 import type { RoutedModel, TenantDirectory } from "../directory.ts";
@@ -21,7 +21,7 @@ import { inferenceBody, type ChatRequest } from "./chat/request.ts";
 import type { Limits } from "./limits.ts";
 import type { PromptMemory } from "./prompt-memory.ts";
 import type { ProviderMemory } from "./provider/memory.ts";
-import type { PolicyVersion, Resolver } from "./resolve.ts";
+import type { Resolver } from "./resolve.ts";
 import { temperatureOf } from "./sampled-body.ts";
 import { responseId } from "./responses/ids.ts";
 import type { InferenceServers, Reach } from "./servers.ts";
@@ -81,19 +81,27 @@ export interface Call {
 /** What inference is asked, where it is not a chat. */
 export interface OwnPath {
   readonly path: "/v1/completions";
-  body(target: PolicyVersion, mode: Mode): string;
+  /** @param model the name that inference serves the version under */
+  body(model: string, mode: Mode): string;
   /** What inference answers, or a chunk of it, as a chat's. */
   asChat(answer: Json): Json;
 }
 
 /**
- * Where a model name of the rollout's agent leads. A `policy@version` that the map does not have stands for itself.
+ * Where a model name of the rollout's agent leads. A `policy@version` that the map does not have stands for itself. One that
+ * says whose it is, as inference knows versions, is nobody's to ask for, though the map may take any name.
  * @throws FulgurError ERR_UNKNOWN_POLICY
  */
 export async function routeOf(deps: ProxyDeps, { rollout }: Caller, modelAsked: string): Promise<RoutedModel> {
-  const named = parseVersionName(modelAsked);
-  if (named !== undefined && !isMapped(deps, rollout.agent, modelAsked)) {
-    return { kind: "policy", policy: named.policy, role: "main" };
+  if (!isMapped(deps, rollout.agent, modelAsked)) {
+    const named = parseVersionName(modelAsked);
+    if (named !== undefined) return { kind: "policy", policy: named.policy, role: "main" };
+    if (parseServedName(modelAsked) !== undefined) {
+      throw new FulgurError(
+        "ERR_UNKNOWN_POLICY",
+        `there is no policy ${modelAsked}; GET /v1/policies lists what there is`,
+      );
+    }
   }
   return deps.route(rollout.agent, modelAsked);
 }
@@ -124,6 +132,7 @@ export async function ask<T>(
   capture.target = target;
   capture.temperature = temperatureOf(chat);
   const path = own?.path ?? "/v1/chat/completions";
+  const model = servedName(principal.tenantId, target.policy, target.version);
   const servers = deps.servers.forCall(
     { tenantId: principal.tenantId, ...target },
     { rolloutId: rollout.rolloutId, reach: deps.reach },
@@ -132,7 +141,8 @@ export async function ask<T>(
     url: () => servers.url() + path,
     failed: servers.failed,
     maxAttempts: servers.maxAttempts,
-    body: own === undefined ? inferenceBody(chat, target, rollout.mode) : own.body(target, rollout.mode),
+    body: own === undefined ? inferenceBody(chat, model, rollout.mode) : own.body(model, rollout.mode),
+    names: { [model]: versionName(target.policy, target.version) },
     fetch: deps.fetch,
     ending,
     limits: deps.limits,
@@ -150,7 +160,7 @@ export async function ask<T>(
 export function checkModel(capture: Capture): void {
   if (!capture.answeredByAnother || capture.target === undefined) return;
   const asked = versionName(capture.target.policy, capture.target.version);
-  throw broken(capture, `it was asked for ${asked} and answered as ${capture.modelAnswered ?? "no model"}`);
+  throw broken(capture, `it was asked for ${asked} and answered as ${capture.answeredAs ?? "no model"}`);
 }
 
 export function broken(capture: Capture, what: string): UpstreamError {

@@ -1,6 +1,6 @@
 import { packFloats, packIds } from "#shared/packed.ts";
 import type { CallRecord } from "#shared/store/calls.ts";
-import { versionName } from "#shared/words.ts";
+import { parseServedName, servedName, versionName } from "#shared/words.ts";
 import {
   firstChoice,
   isObject,
@@ -52,6 +52,7 @@ export class Capture {
   temperature: number | null = null;
   upstreamAttempts = 1;
   firstByteAt: number | undefined;
+  /** As it came: of a policy, the name that inference serves the version under. */
   modelAnswered: string | null = null;
   finishReason: string | null = null;
   usage: Usage | undefined;
@@ -136,7 +137,10 @@ export class Capture {
     return text;
   }
 
-  /** The store's row. Trainable where every sampled token came with its id and logprob and the answer is whole. */
+  /**
+   * The store's row. Trainable where the answer is whole and every sampled token came with its id; where log-probabilities
+   * are missing only some algorithms can use it, and its error says so.
+   */
   record(end: CallEnd): CallRecord {
     const { start, target } = this;
     const prompt = this.#promptTokenIds;
@@ -155,7 +159,7 @@ export class Capture {
       policy: target?.policy ?? null,
       policyVersion: target?.version ?? null,
       provider: this.provider,
-      modelAnswered: this.modelAnswered,
+      modelAnswered: this.answeredAs,
       request: start.requestText,
       response: this.messageText,
       promptTokens: this.tokens.prompt,
@@ -167,7 +171,7 @@ export class Capture {
       temperature: this.temperature,
       finishReason: this.finishReason,
       httpStatus: end.httpStatus,
-      error: end.error ?? untrainable,
+      error: end.error ?? untrainable ?? this.#lacking(),
       trainable: end.error === null && untrainable === null,
       firstByteMs: this.firstByteAt === undefined ? null : this.firstByteAt - start.startedAt,
       latencyMs: end.now - start.startedAt,
@@ -181,15 +185,32 @@ export class Capture {
     if (this.provider !== null) return "frozen";
     const ids = this.#responseTokenIds.length;
     if (this.#promptTokenIds === undefined || ids === 0) return "no_token_ids";
-    if (this.#logprobs.length !== ids) return "logprobs_incomplete";
     if (this.usage !== undefined && this.usage.completion_tokens !== ids) return "token_ids_incomplete";
     return null;
   }
 
+  #lacking(): string | null {
+    return this.#logprobs.length === this.#responseTokenIds.length ? null : "logprobs_incomplete";
+  }
+
+  /** The name that inference is asked for; undefined where no policy answers. */
+  get servedAs(): string | undefined {
+    const { target, start } = this;
+    return target === undefined ? undefined : servedName(start.tenantId, target.policy, target.version);
+  }
+
   /** Whether the endpoint answered as another model than it was asked for. */
   get answeredByAnother(): boolean {
-    const { target } = this;
-    return target !== undefined && this.modelAnswered !== versionName(target.policy, target.version);
+    return this.target !== undefined && this.modelAnswered !== this.servedAs;
+  }
+
+  /** Who answered, as the tenant names it; what other tenants have is not told. */
+  get answeredAs(): string | null {
+    const { target, modelAnswered, start } = this;
+    if (target === undefined || modelAnswered === null) return modelAnswered;
+    const served = parseServedName(modelAnswered);
+    if (served === undefined) return modelAnswered;
+    return served.tenantId === start.tenantId ? versionName(served.policy, served.version) : "another tenant's version";
   }
 }
 

@@ -1,11 +1,10 @@
 import { inferenceClient, type InferenceServerClient } from "#shared/inference-client.ts";
 import { mintToken } from "#shared/tokens.ts";
+import { EDGE_SUBJECT } from "#shared/words.ts";
 import { inferenceWay, type EdgeConfig } from "../config.ts";
 
 /** A token that has less than this left gives way to another: requests that wait at inference keep their time. */
 const RENEW_BEFORE_MS = 300_000;
-/** Whom the token names: the edge itself, for inference knows no tenants. */
-const SUBJECT = "edge";
 
 type Keys = Pick<EdgeConfig, "signingKeys" | "inferenceKey" | "inferenceUrls">;
 
@@ -39,7 +38,7 @@ export function inferenceAdmin(env: object, keys: Keys, now: () => number): (url
       fetch: inferenceWay(env, keys),
       key: async () =>
         keys.inferenceKey ??
-        (await mintToken(keys.signingKeys, { tenantId: SUBJECT, scopes: ["trainer"], ttlSeconds: 60, now: now() }))
+        (await mintToken(keys.signingKeys, { tenantId: EDGE_SUBJECT, scopes: ["trainer"], ttlSeconds: 60, now: now() }))
           .token,
     });
 }
@@ -47,7 +46,7 @@ export function inferenceAdmin(env: object, keys: Keys, now: () => number): (url
 async function ownToken(keys: Keys, now: number): Promise<string> {
   const known = signed.get(keys);
   if (known !== undefined && known.expiresAt - now > RENEW_BEFORE_MS) return known.token;
-  const fresh = await mintToken(keys.signingKeys, { tenantId: SUBJECT, scopes: ["inference"], now });
+  const fresh = await mintToken(keys.signingKeys, { tenantId: EDGE_SUBJECT, scopes: ["inference"], now });
   signed.set(keys, fresh);
   return fresh.token;
 }

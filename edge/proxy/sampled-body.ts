@@ -1,6 +1,5 @@
-import { versionName, type Mode } from "#shared/words.ts";
+import type { Mode } from "#shared/words.ts";
 import type { Json } from "./answer.ts";
-import type { PolicyVersion } from "./resolve.ts";
 
 /** Whatever changes the distribution beyond temperature: with any of these, behaviour logprobs would not be the policy's. */
 const NOT_WHILE_TRAINING = new Set([
@@ -23,7 +22,8 @@ export interface SampledRequest {
 export interface SampledOptions {
   /** Fields that inference has no use for. */
   readonly leftOut: ReadonlySet<string>;
-  readonly target: PolicyVersion;
+  /** The name that inference serves the version under. */
+  readonly model: string;
   readonly mode: Mode;
 }
 
@@ -31,14 +31,14 @@ export interface SampledOptions {
  * A request's fields as inference is asked them: exactly this version, one answer, with token ids. In train mode the answer
  * is sampled from the whole distribution (top_p 1, no top_k), since that is what the loss is about.
  */
-export function sampledBody(request: SampledRequest, { leftOut, target, mode }: SampledOptions): Json {
+export function sampledBody(request: SampledRequest, { leftOut, model, mode }: SampledOptions): Json {
   const body: Json = {};
   for (const [key, value] of Object.entries(request)) {
     // Clients write null for "not set"; endpoints differ in whether they take it.
     if (value === null || leftOut.has(key) || (mode === "train" && NOT_WHILE_TRAINING.has(key))) continue;
     body[key] = value;
   }
-  body["model"] = versionName(target.policy, target.version);
+  body["model"] = model;
   body["n"] = 1;
   body["temperature"] = temperatureOf(request);
   body["return_token_ids"] = true;

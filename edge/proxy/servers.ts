@@ -1,7 +1,7 @@
 import { messageOf } from "#shared/errors.ts";
 import type { InferenceServerClient } from "#shared/inference-client.ts";
 import { logger } from "#shared/log.ts";
-import { versionName } from "#shared/words.ts";
+import { servedName } from "#shared/words.ts";
 import { oneAsker } from "../one-asker.ts";
 import { affinity, hashOf } from "./rendezvous.ts";
 import type { FailedAttempt } from "./upstream.ts";
@@ -218,6 +218,6 @@ export function inferenceServers(urls: readonly string[]): InferenceServers {
   };
 }
 
-function nameOf({ policy, version }: AskedVersion): string {
-  return versionName(policy, version);
+function nameOf({ tenantId, policy, version }: AskedVersion): string {
+  return servedName(tenantId, policy, version);
 }

@@ -13,6 +13,8 @@ export interface UpstreamOptions<T> {
   readonly headers?: Headers;
   /** Who is asked, for messages. */
   readonly name?: string;
+  /** A name that the upstream knows a model by → the one that who asked knows it by, for messages. */
+  readonly names?: Readonly<Record<string, string>>;
   readonly fetch: typeof fetch;
   /** Aborted from outside it ends everything; aborted from here where an attempt takes too long, which is not repeated. */
   readonly ending: AbortController;
@@ -73,7 +75,7 @@ const MAX_BACKOFF_MS = 10_000;
  * full, ERR_TIMEOUT when it is too slow, else ERR_UPSTREAM; the signal's reason when the client has gone
  */
 export async function askInference<T>(options: UpstreamOptions<T>): Promise<UpstreamAnswer<T>> {
-  const { name = "inference", maxAttempts = 4, random = Math.random, sleep = pause } = options;
+  const { name = "inference", names = {}, maxAttempts = 4, random = Math.random, sleep = pause } = options;
   const { signal } = options.ending;
   for (let attempt = 1; ; attempt++) {
     const url = typeof options.url === "string" ? options.url : options.url();
@@ -82,7 +84,7 @@ export async function askInference<T>(options: UpstreamOptions<T>): Promise<Upst
     if (signal.aborted && !isTooSlow(signal.reason)) throw signal.reason;
     const { failure, repeat, retryAfterMs } =
       outcome.status === "refused"
-        ? await refusal(outcome.response, { name, attempts: attempt })
+        ? await refusal(outcome.response, { name, names, attempts: attempt })
         : unreachable(outcome.cause, { name, url, attempts: attempt });
     if (attempt === maxAttempts) throw failure;
     const { status } = failure;
@@ -155,9 +157,15 @@ function isTooSlow(cause: unknown): cause is FulgurError {
 }
 
 /** What a status other than 2xx means; reads the body. */
-async function refusal(response: Response, { name, attempts }: Asked): Promise<Failure> {
+async function refusal(
+  response: Response,
+  { name, names, attempts }: Asked & { readonly names: Readonly<Record<string, string>> },
+): Promise<Failure> {
   const { status } = response;
-  const said = await reasonOf(response);
+  const said = Object.entries(names).reduce(
+    (text, [theirs, ours]) => text.replaceAll(theirs, ours),
+    await reasonOf(response),
+  );
   if (status === 400 || status === 413) {
     const message = `${name} refused the request: ${said}`;
     return { failure: new UpstreamError("ERR_INVALID_REQUEST", message, { attempts, status }), repeat: false };

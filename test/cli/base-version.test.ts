@@ -33,6 +33,13 @@ test("version 0 is the model's folder with a manifest of its files, and its sha2
   expect(await readFile(join(artifact, "model.safetensors"), "utf8")).toBe("weights");
 });
 
+test("another tenant's policy of the same name has a folder and a name of its own", async () => {
+  await makeBaseVersion({ policy: "flight", model, policies });
+  const { artifact } = await makeBaseVersion({ tenant: "acme", policy: "flight", model, policies });
+  expect(artifact).toBe(join(policies, "acme~flight", "0"));
+  expect(JSON.parse(await readFile(join(artifact, "manifest.json"), "utf8"))).toMatchObject({ name: "acme~flight@0" });
+});
+
 test("it is made once: another model in the folder later does not change it", async () => {
   const first = await makeBaseVersion({ policy: "flight", model, policies });
   await writeFile(join(model, "model.safetensors"), "other weights");

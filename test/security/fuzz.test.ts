@@ -9,7 +9,7 @@ import { FulgurError } from "#shared/errors.ts";
 import { keyIdOf } from "#shared/keys.ts";
 import { ROUTES } from "#shared/routes.ts";
 import { newSigningKey, tokenVerifier } from "#shared/tokens.ts";
-import { parseVersionName, versionName } from "#shared/words.ts";
+import { parseServedName, parseVersionName, servedName, versionName } from "#shared/words.ts";
 import { agentAt, askAgent } from "../../edge/dispatch/invoke.ts";
 import { errorBody, statusOf } from "../../edge/http-errors.ts";
 import { outboundUrl } from "../../edge/outbound-url.ts";
@@ -109,7 +109,7 @@ describe("requests of agents", () => {
   test("for chat, and what inference is asked for them", async () => {
     const taken = await takenPart(spoiledText(CHAT), (body) => {
       const request = parseChatRequest(body);
-      JSON.parse(inferenceBody(request, { policy: "flight", version: 1 }, "train"));
+      JSON.parse(inferenceBody(request, "flight@1", "train"));
     });
     expect(taken).toBeGreaterThan(0.4);
   });
@@ -365,11 +365,14 @@ describe("names and credentials", () => {
     const taken = await takenPart(fc.oneof(anyText, fc.stringMatching(/^[a-z]{1,5}@\d{1,4}$/)), (name) => {
       const parsed = parseVersionName(name);
       if (parsed !== undefined) expect(versionName(parsed.policy, parsed.version)).toBe(name);
+      const served = parseServedName(name);
+      if (served !== undefined) expect(servedName(served.tenantId, served.policy, served.version)).toBe(name);
       readItemId(name);
       if (modelTargetSchema.safeParse(name).success) parseModelTarget(name);
     });
     expect(taken).toBe(1);
     await holds(() => parseVersionName(`${"a".repeat(100_000)}@${"1".repeat(100_000)}`));
+    await holds(() => parseServedName(`${"~0041".repeat(20_000)}~a@1`));
     await holds(() => modelTargetSchema.safeParse(`provider:${"a".repeat(100_000)}/`));
   });
 

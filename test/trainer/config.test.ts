@@ -10,7 +10,7 @@ import {
   parseFlags,
   runPaths,
   stalenessBound,
-  trainedRoles,
+  trainedCalls,
 } from "../../trainer/config.ts";
 
 describe("parseFlags", () => {
@@ -26,7 +26,7 @@ describe("parseFlags", () => {
       steps: 24,
     });
     expect(stalenessBound(config)).toBe(0);
-    expect(stalenessBound(parseFlags(["--run", "7", "--sync", "false"]))).toBe(1);
+    expect(stalenessBound(parseFlags(["--run", "7", "--sync", "false"]))).toBe(4);
     expect(parseFlags(["--pause-on-alarm", "--metrics-port", "0", "--peak-tflops", "1.5", "--run", "7"])).toMatchObject(
       {
         pauseOnAlarm: true,
@@ -68,8 +68,15 @@ describe("parseFlags", () => {
   });
 
   it("takes roles with commas between, and trains all where there are none", () => {
-    expect(trainedRoles(parseFlags(["--run", "1", "--roles", "main,rewriter"]))).toEqual(["main", "rewriter"]);
-    expect(trainedRoles(parseFlags(["--run", "1"]))).toBeUndefined();
+    expect(trainedCalls(parseFlags(["--run", "1", "--roles", "main,rewriter"])).roles).toEqual(["main", "rewriter"]);
+    expect(trainedCalls(parseFlags(["--run", "1"])).roles).toBeUndefined();
+  });
+
+  it("leaves out calls without log-probabilities, but for the algorithms that do without", () => {
+    const needed = ["lightning", "rloo", "sft", "dpo"].map(
+      (name) => trainedCalls(parseFlags(["--run", "1", "--algorithm", name])).needsLogprobs,
+    );
+    expect(needed).toEqual([true, true, false, false]);
   });
 
   it("says of every flag what it is for, what it takes and what holds without it", () => {
@@ -132,6 +139,16 @@ describe("a configuration", () => {
     expect(loss).toMatchObject({ clipHigh: 0.2, klCoefficient: 0, entropyBonus: 0.01, aggregation: "rollout-mean" });
   });
 
+  it("takes samples four versions old of its own algorithm, and one version old of the others", () => {
+    expect(stalenessBound(parseFlags(["--run", "1"]))).toBe(4);
+    expect(stalenessBound(parseFlags(["--run", "1", "--live"]))).toBe(4);
+    expect(stalenessBound(parseFlags(["--run", "1", "--algorithm", "lightning"]))).toBe(4);
+    expect(stalenessBound(parseFlags(["--run", "1", "--algorithm", "grpo"]))).toBe(1);
+    expect(stalenessBound(parseFlags(["--run", "1", "--algorithm", "./mine.ts"]))).toBe(1);
+    expect(stalenessBound(parseFlags(["--run", "1", "--algorithm", "grpo", "--max-staleness", "3"]))).toBe(3);
+    expect(stalenessBound(parseFlags(["--run", "1", "--sync"]))).toBe(0);
+  });
+
   it("has defaults of its own for live traffic, each of which gives way to what is given", () => {
     expect(parseFlags(["--run", "1", "--live"])).toMatchObject({
       ...{ live: true, from: "routed", groupSize: 1, lone: "ema", steps: 1000, evalTasks: 0 },
@@ -179,6 +196,8 @@ describe("a configuration", () => {
       tensorboard: "/state/runs/r/tensorboard",
       versions: "/state/policies/flight",
     });
+    const other = runPaths(parseFlags(["--run", "r", "--tenant", "acme", "--state-dir", "/state"]));
+    expect(other).toMatchObject({ run: "/state/runs/acme~r", versions: "/state/policies/acme~flight" });
   });
 
   it("takes the torch engine with its own settings, as switches and numbers", () => {

@@ -116,6 +116,48 @@ describe("learn", () => {
     expect(report).toMatchObject({ rows: 4, tokens: 8, action_tokens: 4, entropy: 0.25, grad_norm: 0.5, seconds: 0.5 });
   });
 
+  it("scores what the current weights sampled too where inference rounds, and weighs it by what that changed", async () => {
+    const engine = noting(-1 + Math.log(1.5));
+    const report = await learn(groups(), options(engine, { isServedExactly: false }));
+    expect(engine.scored.map((tokens) => tokens[1])).toEqual([10, 11, 12, 13]);
+    // Advantages ±1/2 over 4 action tokens, all of them by the ratio of 1.5.
+    expect(engine.pulled.map(({ d }) => d[1]?.toFixed(5))).toEqual(["-0.18750", "0.18750", "-0.18750", "0.18750"]);
+    expect(report.mismatch_kl).toBeCloseTo(0.5 - Math.log(1.5), 5);
+  });
+
+  it("scores what was recorded without log-probabilities, and takes it for no measure of the server", async () => {
+    const known = groups(3);
+    const unknown = known.map((group) => ({
+      ...group,
+      rollouts: group.rollouts.map((rollout) => {
+        const rows = rollout.trajectory.rows.map((row) =>
+          row.tokens[1] === 11
+            ? { ...row, isBehaviourKnown: false, behaviourLogprobs: new Float32Array(row.tokens.length) }
+            : row,
+        );
+        return { ...rollout, trajectory: { ...rollout.trajectory, rows } };
+      }),
+    }));
+    const engine = noting(-1);
+    const report = await learn(unknown, options(engine, { loss: lossSchema.parse({ type: "sft", imitate: "all" }) }));
+    // Tokens 12 and 13 are a version old.
+    expect(engine.scored.map((tokens) => tokens[1])).toEqual([11, 12, 13]);
+    expect(engine.pulled.map(({ d }) => d[1])).toEqual([-0.25, -0.25, -0.25, -0.25]);
+    // −log π of what the engine says, the unknown row's among them.
+    expect(report.loss).toBeCloseTo(1, 6);
+    expect(report).toMatchObject({ mismatch_kl: 0, kl_behaviour: 0, importance_weight_max: 1 });
+  });
+
+  it("pulls less where groups are missing from the batch: they count as ones that pull at nothing", async () => {
+    const whole = noting(-1);
+    await learn(groups(3), options(whole));
+    const part = noting(-1);
+    await learn(groups(3).slice(0, 1), options(part, { fullness: 0.5 }));
+    // The first group's two tokens pull as they do beside another group's two that are all of one reward.
+    expect(whole.pulled.slice(0, 2).map(({ d }) => d[1])).toEqual([-0.125, 0.125]);
+    expect(part.pulled.map(({ d }) => d[1])).toEqual([-0.125, 0.125]);
+  });
+
   it("scores everything first when a batch is used for several updates, which share its groups", async () => {
     const engine = noting(-1);
     await learn(groups(), options(engine, { updates: 2 }));
@@ -268,6 +310,7 @@ describe("learn", () => {
       tokens: Int32Array.of(1, 2, 3, 4, 5),
       lossMask: Uint8Array.of(0, 1, 1, 0, 1),
       behaviourLogprobs: Float32Array.of(0, -1, -1, 0, -1),
+      isBehaviourKnown: true,
       transitionOfToken: Int32Array.of(-1, 0, 0, -1, 1),
     };
     const two = { ...first, trajectory: { ...first.trajectory, rows: [row] }, advantages_T: Float64Array.of(1, -1) };

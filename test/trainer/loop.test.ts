@@ -61,6 +61,19 @@ describe("trainRun", () => {
     ).toEqual(["run", "evaluation", "step", "step", "step", "evaluation", "done"]);
   });
 
+  it("serves another tenant's versions under names, and from folders, that say whose they are", async () => {
+    await trainRun(world.deps(world.config({ tenant: "acme" })));
+    expectWholeHistory(world, 3);
+    expect([...world.loaded].toSorted()).toEqual(["acme~toy@0", "acme~toy@2", "acme~toy@3"]);
+    expect(await readdir(join(dir, "runs"))).toEqual(["acme~r1"]);
+    // The base's own folder is where the store has it.
+    expect((await readdir(join(dir, "policies"))).toSorted()).toEqual(["acme~toy", "toy"]);
+    const manifest: unknown = JSON.parse(await readFile(join(dir, "policies/acme~toy/3/manifest.json"), "utf8"));
+    expect(manifest).toMatchObject({ name: "acme~toy@3" });
+    // The edge is asked for its tenant's, by the token's word.
+    expect(new Set([...world.rollouts.values()].map(({ pin }) => pin))).toEqual(new Set([null, "toy@0", "toy@3"]));
+  });
+
   it("starts no more rollouts than it can train on, and trains nothing that is older than the bound", async () => {
     await trainRun(world.deps(world.config({ steps: 5, maxStaleness: 1 })));
     const trained = [...world.rollouts.values()].filter((each) => each.mode === "train");
@@ -169,7 +182,7 @@ describe("trainRun", () => {
 
   it("does not go on starting rollouts where all of them fail", async () => {
     world.statusOf = () => "failed";
-    await expect(trainRun(world.deps(world.config({ evalTasks: 0 })))).rejects.toMatchObject({
+    await expect(trainRun(world.deps(world.config({ evalTasks: 0, maxStaleness: 1 })))).rejects.toMatchObject({
       code: "ERR_UPSTREAM",
       message: expect.stringContaining("has lost over 8 groups, because their rollouts fail"),
     });
@@ -184,6 +197,24 @@ describe("trainRun", () => {
       code: "ERR_CONFIG",
       message: expect.stringContaining(
         "none of 4 rollouts has a trainable call of --roles rewriter; their calls have the roles main",
+      ),
+    });
+  });
+
+  it("imitates and prefers without log-probabilities, and says so to algorithms that weigh samples by them", async () => {
+    world.givesLogprobs = false;
+    await trainRun(world.deps(world.config({ algorithm: "sft", steps: 2, evalTasks: 0 })));
+    expect(stepEvents(world).map(({ metrics }) => [metrics["rollouts"], metrics["calls_skipped"]])).toEqual([
+      [4, 0],
+      [4, 0],
+    ]);
+    expect(stepEvents(world)[0]?.metrics).not.toHaveProperty("mismatch_kl");
+    expect(world.routeVersion).toBe(2);
+    world.batches.clear();
+    await expect(trainRun(world.deps(world.config({ run: "r2", algorithm: "grpo" })))).rejects.toMatchObject({
+      code: "ERR_CONFIG",
+      message: expect.stringContaining(
+        "none of 4 rollouts has a call with log-probabilities, which --algorithm grpo weighs its samples by",
       ),
     });
   });
@@ -328,7 +359,7 @@ describe("trainRun", () => {
   });
 
   it("retires a version before its folder goes; killed in between, the next step removes what is left", async () => {
-    const config = world.config({ steps: 8, evalTasks: 0, keepVersions: 1 });
+    const config = world.config({ steps: 8, evalTasks: 0, keepVersions: 1, maxStaleness: 1 });
     const deps = world.deps(config);
     const folders = async () => (await readdir(join(dir, "policies/toy"))).filter((name) => name !== "0").toSorted();
     const retireVersions: LoopDeps["edge"]["retireVersions"] = async (policy, versions) => {

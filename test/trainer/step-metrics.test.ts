@@ -197,6 +197,7 @@ describe("stepMetrics", () => {
       "staleness_rollouts/versions/1": 0,
       "staleness_rollouts/versions/2": 1,
       dropped_stale: 2,
+      merge_rate: 0,
       merge_failures: 1,
       "merge_failures/reason/prompt_diverged": 1,
       calls_skipped: 1,
@@ -208,6 +209,24 @@ describe("stepMetrics", () => {
       "run_failed/reason/timeout": 5,
       rollouts_open: 3,
     });
+  });
+
+  it("tells the share of later calls that merge, and nothing where there was none", () => {
+    const first = callAt(0, 1, 2, 3);
+    const tokens = [...(first.promptTokenIds ?? []), ...(first.responseTokenIds ?? [])];
+    const next = { ...callAt(1, 1, 2, 3), promptTokenIds: Int32Array.from([...tokens, 9]) };
+    const diverged = { ...callAt(2, 1, 2, 3), promptTokenIds: Int32Array.of(7, 7, 7, 7, 7, 7, 7, 7) };
+    const rateOf = (...calls: readonly (typeof first)[][]): number | undefined =>
+      stepMetrics(
+        batchOf([
+          ...calls.map((own, at) => record(`r${at}`, at % 2, "memory", { calls: own })),
+          record("z", 0.5, "memory"),
+        ]),
+        facts,
+      )["merge_rate"];
+    expect(rateOf([first, next], [first, next])).toBe(1);
+    expect(rateOf([first, next, diverged], [first, next])).toBeCloseTo(2 / 3, 12);
+    expect(rateOf([first], [first])).toBeUndefined();
   });
 
   it("leaves out what was not measured: KL without a reference, utilisation without a peak", () => {

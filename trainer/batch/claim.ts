@@ -2,7 +2,8 @@ import { FulgurError } from "#shared/errors.ts";
 import type { EdgeClient } from "#shared/client.ts";
 import { MIN_SPREAD } from "../advantage/advantage.ts";
 import { compareLone, type BaselineState, type LoneConfig } from "../advantage/lone-baseline.ts";
-import { algorithmOf, stalenessBound, trainedRoles, type TrainerConfig } from "../config.ts";
+import { algorithmOf, stalenessBound, trainedCalls, type TrainerConfig } from "../config.ts";
+import { selectCalls } from "../credit/roles.ts";
 import type { Records, RolloutRecord } from "../records.ts";
 import { waitForLive } from "./live-traffic.ts";
 import { waitForGroups } from "./own-rollouts.ts";
@@ -61,7 +62,7 @@ export function batchIdOf(runId: string, step: number): string {
  * repeated: after a crash the batch is found in the store with what it had claimed.
  * @returns undefined when none of very many groups has a spread: the rewards no longer vary
  * @throws FulgurError ERR_TIMEOUT when no rollout ends for `wedgeMinutes`, ERR_CONFIG when no rollout has a call of a
- * role that is trained
+ * role that is trained, or one with the log-probabilities that the loss needs
  */
 export async function gatherBatch(deps: ClaimDeps, position: ClaimPosition): Promise<Batch | undefined> {
   const { config, edge, records } = deps;
@@ -79,8 +80,8 @@ export async function gatherBatch(deps: ClaimDeps, position: ClaimPosition): Pro
     const fresh = (await records.batchRollouts(batchId)).filter((record) => !seen.has(record.id)).toSorted(byId);
     for (const record of fresh) seen.add(record.id);
     const maxStaleness = stalenessBound(config);
-    const sifted = sift(fresh, { credit, advantage, lineage, step, maxStaleness, roles: trainedRoles(config) });
-    if (groups.length === 0) checkRoles(config, fresh, sifted);
+    const sifted = sift(fresh, { credit, advantage, lineage, step, maxStaleness, ...trainedCalls(config) });
+    if (groups.length === 0) checkCalls(config, fresh, sifted);
     groups.push(...sifted.groups);
     for (const [reason, ids] of sifted.dropped) {
       await edge.dropRollouts(ids, reason);
@@ -158,13 +159,26 @@ function compareAlone(
   return { groups: compared, baseline: state };
 }
 
-/** Rollouts would be made for ever without one that trains, where the agent knows none of the roles. */
-function checkRoles({ roles }: TrainerConfig, fresh: readonly RolloutRecord[], { dropped }: Sifted): void {
+/**
+ * Rollouts would be made for ever without one that trains, where the agent knows none of the roles or the endpoint gives no
+ * log-probabilities.
+ */
+function checkCalls(config: TrainerConfig, fresh: readonly RolloutRecord[], { dropped }: Sifted): void {
   const mute = dropped.get("no_trainable_call")?.length ?? 0;
-  if (roles === undefined || mute === 0 || mute < fresh.length) return;
+  if (mute === 0 || mute < fresh.length) return;
+  const { roles, needsLogprobs } = trainedCalls(config);
+  const isSilent = (call: RolloutRecord["calls"][number]): boolean =>
+    call.trainable && call.behaviourLogprobs?.length !== call.responseTokenIds?.length;
+  if (needsLogprobs && fresh.some(({ calls }) => selectCalls(calls, roles).some(isSilent))) {
+    throw new FulgurError(
+      "ERR_CONFIG",
+      `none of ${mute} rollouts has a call with log-probabilities, which --algorithm ${config.algorithm} weighs its samples by: have the inference endpoint give them (logprobs for every sampled token), or train with --algorithm sft or dpo, which do without`,
+    );
+  }
+  if (roles === undefined) return;
   const seen = new Set(fresh.flatMap((record) => record.calls.map((call) => call.role)));
   throw new FulgurError(
     "ERR_CONFIG",
-    `none of ${mute} rollouts has a trainable call of --roles ${roles}; their calls have the roles ${[...seen].toSorted().join(", ")}, as the agent's model map names them`,
+    `none of ${mute} rollouts has a trainable call of --roles ${roles.join(",")}; their calls have the roles ${[...seen].toSorted().join(", ")}, as the agent's model map names them`,
   );
 }

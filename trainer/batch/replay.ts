@@ -1,8 +1,8 @@
 import { z } from "zod";
 import type { Records, RolloutRecord } from "../records.ts";
 import { selectCalls } from "../credit/roles.ts";
-import type { SiftedGroup, TrainingRollout } from "./sift.ts";
-import { stalenessOf, type Lineage } from "./staleness.ts";
+import type { SiftedGroup, SiftOptions, TrainingRollout } from "./sift.ts";
+import { stalenessOf } from "./staleness.ts";
 import { buildTrajectory, oldestVersion } from "./trajectories.ts";
 
 /**
@@ -72,7 +72,7 @@ export function remember(
 export async function recall(
   chosen: ReplayState,
   records: Pick<Records, "batchRollouts">,
-  options: { readonly lineage: Lineage; readonly step: number; readonly roles?: readonly string[] | undefined },
+  options: Pick<SiftOptions, "lineage" | "step" | "roles" | "needsLogprobs">,
 ): Promise<SiftedGroup[]> {
   const found = new Map<string, RolloutRecord>();
   for (const batchId of new Set(chosen.map((group) => group.batchId))) {
@@ -82,7 +82,7 @@ export async function recall(
     const whole = rollouts.flatMap(({ id, advantages }): TrainingRollout[] => {
       const record = found.get(id);
       if (record === undefined) return [];
-      const trajectory = buildTrajectory(selectCalls(record.calls, options.roles));
+      const trajectory = buildTrajectory(selectCalls(record.calls, options.roles), options);
       const sampledBy = oldestVersion(trajectory.transitions);
       if (sampledBy === undefined || trajectory.transitions.length !== advantages.length) return [];
       const staleness = stalenessOf(options.lineage, options.step, sampledBy);

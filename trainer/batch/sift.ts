@@ -38,6 +38,8 @@ export interface SiftOptions {
   readonly maxStaleness: number;
   /** Roles whose calls are trained on; absent is all. */
   readonly roles?: readonly string[] | undefined;
+  /** As in trajectories.ts. */
+  readonly needsLogprobs?: boolean;
 }
 
 /**
@@ -45,7 +47,7 @@ export interface SiftOptions {
  * too old, and groups that are left without a spread: their advantages would be 0 (or, by float noise, worse).
  */
 export function sift(records: readonly RolloutRecord[], options: SiftOptions): Sifted {
-  const { credit, advantage, lineage, step, maxStaleness, roles } = options;
+  const { credit, advantage, lineage, step, maxStaleness, roles, needsLogprobs = true } = options;
   const dropped = new Map<DropReason, string[]>();
   const drop = (reason: DropReason, ids: readonly string[]): void => {
     dropped.set(reason, [...(dropped.get(reason) ?? []), ...ids]);
@@ -54,7 +56,7 @@ export function sift(records: readonly RolloutRecord[], options: SiftOptions): S
   for (const [groupId, members] of Map.groupBy(records, (record) => record.groupId)) {
     const fit = [];
     for (const record of members) {
-      const trajectory = buildTrajectory(selectCalls(record.calls, roles));
+      const trajectory = buildTrajectory(selectCalls(record.calls, roles), { needsLogprobs });
       const sampledBy = oldestVersion(trajectory.transitions);
       const rewards = rewardsOf(record, trajectory);
       if (rewards === undefined) drop("no_reward", [record.id]);

@@ -11,7 +11,7 @@ export interface RecordedCall {
   /** Null where the endpoint gave no ids. */
   readonly promptTokenIds: Int32Array | null;
   readonly responseTokenIds: Int32Array | null;
-  /** In nats, of the distribution sampled from; one per response token. */
+  /** In nats, of the distribution sampled from; one per response token. Null where the endpoint gave none. */
   readonly behaviourLogprobs: Float32Array | null;
   /** Null where no policy answered. */
   readonly policyVersion: number | null;
@@ -19,19 +19,21 @@ export interface RecordedCall {
   readonly trainable: boolean;
 }
 
-/** A call that can be trained on: prompt, action and the probabilities it was drawn with. */
+/** A call that can be trained on: prompt, action and the probabilities it was drawn with, where they are known. */
 export interface Transition {
   readonly callId: string;
   readonly prompt: Int32Array;
   readonly response: Int32Array;
-  readonly behaviourLogprobs: Float32Array;
+  readonly behaviourLogprobs: Float32Array | null;
   readonly policyVersion: number;
 }
 
 /** One training row: one or more transitions of an attempt laid end to end. */
 export interface Row extends Sample {
-  /** [T]; 0 where the loss mask is 0. */
+  /** [T]; 0 where the loss mask is 0, and where {@link Row.isBehaviourKnown} is false. */
   readonly behaviourLogprobs: Float32Array;
+  /** Whether every one of its transitions came with its log-probabilities. */
+  readonly isBehaviourKnown: boolean;
   /** [T]; index into the attempt's transitions, −1 where the loss mask is 0. */
   readonly transitionOfToken: Int32Array;
 }
@@ -51,6 +53,11 @@ export interface Trajectory {
   readonly skipped: Readonly<Partial<Record<SkipReason, number>>>;
 }
 
+export interface TrajectoryOptions {
+  /** Whether calls without log-probabilities are left out (default): only imitation and preference do without. */
+  readonly needsLogprobs?: boolean;
+}
+
 /**
  * Joins the calls of one attempt and one role into rows by exact token prefixes: where a prompt begins with all
  * tokens of a row so far (its last prompt and its response), the call goes on in that row, and only its new tokens
@@ -58,14 +65,17 @@ export interface Trajectory {
  * Agents that hold several conversations at once are followed too: the longest fitting row wins.
  * @param calls in the order in which they were made
  */
-export function buildTrajectory(calls: readonly RecordedCall[]): Trajectory {
+export function buildTrajectory(
+  calls: readonly RecordedCall[],
+  { needsLogprobs = true }: TrajectoryOptions = {},
+): Trajectory {
   const transitions: Transition[] = [];
   const open: OpenRow[] = [];
   const breaks: Partial<Record<BreakReason, number>> = {};
   const skipped: Partial<Record<SkipReason, number>> = {};
   let merges = 0;
   for (const call of calls) {
-    const transition = transitionOf(call);
+    const transition = transitionOf(call, needsLogprobs);
     if (typeof transition === "string") {
       skipped[transition] = (skipped[transition] ?? 0) + 1;
       continue;
@@ -82,7 +92,7 @@ export function buildTrajectory(calls: readonly RecordedCall[]): Trajectory {
       const reason = transition.prompt.length < latest.tokens.length ? "prompt_shorter" : "prompt_diverged";
       breaks[reason] = (breaks[reason] ?? 0) + 1;
     }
-    const fresh: OpenRow = { tokens: [], behaviourLogprobs: [], transitionOfToken: [] };
+    const fresh: OpenRow = { tokens: [], behaviourLogprobs: [], isBehaviourKnown: true, transitionOfToken: [] };
     append(fresh, transition, index);
     open.push(fresh);
   }
@@ -97,16 +107,19 @@ export function oldestVersion(transitions: readonly Transition[]): number | unde
 interface OpenRow {
   readonly tokens: number[];
   readonly behaviourLogprobs: number[];
+  isBehaviourKnown: boolean;
   readonly transitionOfToken: number[];
 }
 
-function transitionOf(call: RecordedCall): Transition | SkipReason {
-  const { callId, promptTokenIds: prompt, responseTokenIds: response, behaviourLogprobs, policyVersion } = call;
+function transitionOf(call: RecordedCall, needsLogprobs: boolean): Transition | SkipReason {
+  const { callId, promptTokenIds: prompt, responseTokenIds: response, policyVersion } = call;
   if (!call.trainable) return "untrainable";
   // An empty prompt would make the first response token a target without a prediction.
-  if (prompt === null || response === null || behaviourLogprobs === null || prompt.length === 0) return "no_token_ids";
+  if (prompt === null || response === null || prompt.length === 0) return "no_token_ids";
   if (response.length === 0) return "empty_response";
-  if (behaviourLogprobs.length !== response.length) return "logprob_count";
+  // Some of them are as good as none.
+  const behaviourLogprobs = call.behaviourLogprobs?.length === response.length ? call.behaviourLogprobs : null;
+  if (needsLogprobs && behaviourLogprobs === null) return "logprob_count";
   if (policyVersion === null) return "no_version";
   return { callId, prompt, response, behaviourLogprobs, policyVersion };
 }
@@ -122,7 +135,8 @@ function longestPrefix(rows: readonly OpenRow[], prompt: Int32Array): OpenRow | 
 
 function append(row: OpenRow, transition: Transition, index: number): void {
   for (const token of transition.prompt.subarray(row.tokens.length)) push(row, token, 0, -1);
-  transition.response.forEach((token, at) => push(row, token, transition.behaviourLogprobs[at] ?? 0, index));
+  transition.response.forEach((token, at) => push(row, token, transition.behaviourLogprobs?.[at] ?? 0, index));
+  row.isBehaviourKnown &&= transition.behaviourLogprobs !== null;
 }
 
 function push(row: OpenRow, token: number, behaviourLogprob: number, transition: number): void {
@@ -136,6 +150,7 @@ function close(row: OpenRow): Row {
     tokens: Int32Array.from(row.tokens),
     lossMask: Uint8Array.from(row.transitionOfToken, (transition) => (transition < 0 ? 0 : 1)),
     behaviourLogprobs: Float32Array.from(row.behaviourLogprobs),
+    isBehaviourKnown: row.isBehaviourKnown,
     transitionOfToken: Int32Array.from(row.transitionOfToken),
   };
 }

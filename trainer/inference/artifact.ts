@@ -3,7 +3,7 @@
  * that proves it. Nothing of it is used before it is proven.
  */
 
-import { createHash } from "node:crypto";
+import { createHash, hash as hashBytes } from "node:crypto";
 import { createReadStream } from "node:fs";
 import { readdir, readFile } from "node:fs/promises";
 import { join } from "node:path";
@@ -11,7 +11,7 @@ import { pipeline } from "node:stream/promises";
 import * as z from "zod";
 import { FulgurError, messageOf } from "#shared/errors.ts";
 import { type Architecture, readArchitecture, weightShapes } from "../model/architecture.ts";
-import { openSafetensors, readModelWeights, type Tensor } from "../model/safetensors.ts";
+import { openSafetensorsBytes, readModelWeights, type Tensor } from "../model/safetensors.ts";
 import type { LoraDelta } from "./packed-weights.ts";
 
 /** What changes the base weights into a version's. */
@@ -53,13 +53,18 @@ export interface ArtifactContext {
  */
 export async function readArtifact(folder: string, context: ArtifactContext): Promise<Artifact> {
   const { isAdapter, hasManifest, files } = await listArtifact(folder);
-  const digests = await hashFiles(folder, files);
+  // An adapter is small: what is hashed is what is used, and read once.
+  const contents = isAdapter ? await readFiles(folder, files) : null;
+  const digests =
+    contents === null
+      ? await hashFiles(folder, files)
+      : new Map([...contents].map(([file, bytes]) => [file, hashBytes("sha256", bytes)]));
   if (hasManifest) await checkManifest(folder, digests, context);
   const digest = digestOf(digests);
   try {
-    return isAdapter
-      ? { type: "adapter", lora: await readAdapter(folder, context.architecture), digest }
-      : { type: "weights", weights: await readFullWeights(folder, context.architecture), digest };
+    return contents === null
+      ? { type: "weights", weights: await readFullWeights(folder, context.architecture), digest }
+      : { type: "adapter", lora: await readAdapter(folder, contents, context.architecture), digest };
   } catch (cause) {
     if (cause instanceof FulgurError && cause.code === "ERR_CHECKPOINT") throw cause;
     throw refusal(folder, `cannot be used: ${messageOf(cause)}`, cause);
@@ -109,14 +114,28 @@ function digestOf(digests: ReadonlyMap<string, string>): string {
     .digest("hex");
 }
 
-async function hashFiles(folder: string, files: readonly string[]): Promise<Map<string, string>> {
-  const hash = (file: string): Promise<string> =>
-    hashFile(join(folder, file)).catch((cause: unknown) => {
+function hashFiles(folder: string, files: readonly string[]): Promise<Map<string, string>> {
+  return eachFile(folder, files, hashFile);
+}
+
+function readFiles(folder: string, files: readonly string[]): Promise<Map<string, Uint8Array>> {
+  return eachFile(folder, files, (path) => readFile(path));
+}
+
+/** What is made of each file, by its name. */
+async function eachFile<Made>(
+  folder: string,
+  files: readonly string[],
+  make: (path: string) => Promise<Made>,
+): Promise<Map<string, Made>> {
+  const entries = files.map(async (file): Promise<[string, Made]> => {
+    try {
+      return [file, await make(join(folder, file))];
+    } catch (cause) {
       throw refusal(folder, `lacks a readable ${file} (${messageOf(cause)}); export the version again`, cause);
-    });
-  const digests = new Map<string, string>();
-  for (const [i, digest] of (await Promise.all(files.map(hash))).entries()) digests.set(files[i] ?? "", digest);
-  return digests;
+    }
+  });
+  return new Map(await Promise.all(entries));
 }
 
 async function checkManifest(
@@ -151,8 +170,13 @@ async function checkManifest(
   }
 }
 
-async function readAdapter(folder: string, architecture: Architecture): Promise<Map<string, LoraDelta>> {
-  const parsed = adapterConfigSchema.safeParse(parseJson(await readFile(join(folder, "adapter_config.json"), "utf8")));
+async function readAdapter(
+  folder: string,
+  contents: ReadonlyMap<string, Uint8Array>,
+  architecture: Architecture,
+): Promise<Map<string, LoraDelta>> {
+  const bytesOf = (file: string): Uint8Array => contents.get(file) ?? new Uint8Array(0);
+  const parsed = adapterConfigSchema.safeParse(parseJson(Buffer.from(bytesOf("adapter_config.json")).toString("utf8")));
   if (!parsed.success) {
     throw refusal(
       folder,
@@ -170,7 +194,7 @@ async function readAdapter(folder: string, architecture: Architecture): Promise<
   if (unsupported.length > 0)
     throw refusal(folder, `uses ${unsupported.join(", ")}, which this endpoint does not support`);
 
-  const tensors = await readAll(join(folder, "adapter_model.safetensors"));
+  const tensors = await readAll(bytesOf("adapter_model.safetensors"), join(folder, "adapter_model.safetensors"));
   const scale = config.lora_alpha / (config.use_rslora ? Math.sqrt(config.r) : config.r);
   const shapes = weightShapes(architecture);
   const lora = new Map<string, LoraDelta>();
@@ -199,14 +223,11 @@ async function readAdapter(folder: string, architecture: Architecture): Promise<
   return lora;
 }
 
-/** All tensors of a file; asked for at once, because each answer waits for a busy processor. */
-async function readAll(path: string): Promise<Map<string, Tensor>> {
-  const file = await openSafetensors(path);
-  try {
-    return new Map(await Promise.all(file.names.map(async (name) => [name, await file.read(name)] as const)));
-  } finally {
-    await file.close();
-  }
+async function readAll(bytes: Uint8Array, path: string): Promise<Map<string, Tensor>> {
+  const file = await openSafetensorsBytes(bytes, path);
+  const tensors = new Map<string, Tensor>();
+  for (const name of file.names) tensors.set(name, await file.read(name));
+  return tensors;
 }
 
 async function readFullWeights(folder: string, base: Architecture): Promise<Map<string, Tensor>> {

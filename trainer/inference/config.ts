@@ -19,16 +19,28 @@ export const inferenceConfigSchema = z.strictObject({
     .min(1)
     .optional()
     .describe("file or URL of the keys whose tokens may ask; none: anybody (the default on a loopback address)"),
+  precision: z
+    .enum(["fp32", "int8"])
+    .default("fp32")
+    .describe("what linear layers are multiplied in; int8 is faster on models of 100 M weights and rounds"),
   threads: whole.min(1).max(256).default(Math.min(2, availableParallelism())).describe("decode threads"),
   maxSequences: whole.min(1).max(4096).default(64).describe("requests sampled at once"),
   maxWaiting: whole.min(0).max(100_000).default(1024).describe("requests that may wait; more get 429"),
   maxVersions: whole.min(1).max(1000).default(3).describe("versions kept loaded beside the base"),
   maxContextTokens: whole.min(16).max(131_072).default(8192).describe("longest sequence, at most the model's own"),
   prefixCacheMb: whole.min(0).max(65_536).default(64).describe("MiB of reusable prompt prefixes for each version"),
+  continuationTokens: whole
+    .min(0)
+    .max(1_000_000_000)
+    .default(8_000_000)
+    .describe("tokens of answers and their prompts kept to continue conversations from; 0 renders every turn anew"),
   prefillTokensPerStep: whole.min(1).max(65_536).default(128).describe("prompt tokens read between two decode steps"),
   maxBodyMb: z.coerce.number().positive().max(1024).default(8).describe("MiB of a request's body"),
   drainSeconds: z.coerce.number().min(0).max(600).default(30).describe("seconds that running answers get at the end"),
 });
+
+/** What linear layers are multiplied in. */
+export type ServePrecision = z.infer<typeof inferenceConfigSchema.shape.precision>;
 
 /** Parsed settings. */
 export type InferenceConfig = z.infer<typeof inferenceConfigSchema>;

@@ -35,8 +35,8 @@ export interface ContinuationOptions {
   readonly tokenizer: Tokenizer;
   /** Ids that end a turn. */
   readonly stopIds: readonly number[];
-  /** Ids kept in all; the turns used least recently are forgotten beyond it. */
-  readonly maxIds?: number;
+  /** Ids kept in all; the turns used least recently are forgotten beyond it. With 0 every turn is rendered anew. */
+  readonly maxIds: number;
 }
 
 interface Kept {
@@ -47,8 +47,6 @@ interface Kept {
   readonly message: Message;
   readonly thread: number;
 }
-
-const DEFAULT_MAX_IDS = 8_000_000;
 
 /** Renders conversations and remembers answers. */
 export class Continuation {
@@ -98,7 +96,7 @@ export class Continuation {
     for (const key of keys) this.#turns.set(key, kept);
     this.#keptIds += kept.ids.length;
     for (const key of this.#turns.keys()) {
-      if (this.#keptIds <= (this.#options.maxIds ?? DEFAULT_MAX_IDS)) break;
+      if (this.#keptIds <= this.#options.maxIds) break;
       this.#forget(key);
     }
   }

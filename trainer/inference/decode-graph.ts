@@ -9,14 +9,26 @@
 import { FulgurError } from "#shared/errors.ts";
 import { float, GraphBuilder, int, ints } from "../engine/onnx/graph.ts";
 import type { Architecture, ropeTables } from "../model/architecture.ts";
+import type { ServePrecision } from "./config.ts";
 import { INPUT, OUTPUT, pastKey, pastValue } from "./decode-io.ts";
+import { int8Product } from "./int8-product.ts";
 import type { PackedLayer, PackedLinear, PackedWeights } from "./packed-weights.ts";
 
 /** Cosines and sines for as many positions as a sequence may have; the same for all versions. */
 export type RopeTables = ReturnType<typeof ropeTables>;
 
+/** What all versions of an endpoint have in common. */
+export interface DecodeGraphOptions {
+  readonly rope: RopeTables;
+  readonly precision: ServePrecision;
+}
+
 /** Encodes the decode graph of one policy version. */
-export function buildDecodeGraph(architecture: Architecture, weights: PackedWeights, rope: RopeTables): Uint8Array {
+export function buildDecodeGraph(
+  architecture: Architecture,
+  weights: PackedWeights,
+  { rope, precision }: DecodeGraphOptions,
+): Uint8Array {
   const { width, vocab, headSize, kvHeads, heads } = architecture;
   const graph = new GraphBuilder("decode");
   const tokens = graph.input(INPUT.tokens, "int32", ["B", "S"]);
@@ -28,6 +40,7 @@ export function buildDecodeGraph(architecture: Architecture, weights: PackedWeig
   const shared: Shared = {
     architecture,
     graph,
+    precision,
     positions,
     mask,
     split,
@@ -62,7 +75,7 @@ export function buildDecodeGraph(architecture: Architecture, weights: PackedWeig
     "final_norm",
     weights.finalNorm_W,
   );
-  const logits = linear(graph, last.normed, "head", weights.head);
+  const logits = linear(shared, last.normed, "head", weights.head);
   const scaled = graph.node("Mul", [logits, inverseTemperature]);
   graph.output(graph.node("Softmax", [scaled], { axis: int(-1) }), "float32", ["B", vocab], OUTPUT.probabilities);
   const joined = graph.node("Concat", added, { axis: int(0) });
@@ -73,6 +86,7 @@ export function buildDecodeGraph(architecture: Architecture, weights: PackedWeig
 interface Shared {
   readonly architecture: Architecture;
   readonly graph: GraphBuilder;
+  readonly precision: ServePrecision;
   readonly positions: string;
   readonly mask: string;
   readonly split: string;
@@ -117,7 +131,7 @@ function attend(
   const [, groups] = perHead;
   const queryWidth = heads * headSize;
   const keyWidth = kvHeads * headSize;
-  const packed = linear(graph, normed, `qkv_${index}`, layer.qkv);
+  const packed = linear(shared, normed, `qkv_${index}`, layer.qkv);
   const [queriesAndKeys = "", values = ""] = graph.nodes(
     "Split",
     [packed, graph.int64s([queryWidth + keyWidth, keyWidth])],
@@ -157,7 +171,7 @@ function attend(
     graph.node("Transpose", [mixed], { perm: ints([0, 3, 1, 2, 4]) }),
     graph.int64s([0, 0, queryWidth]),
   ]);
-  const out = linear(graph, joined, `attention_out_${index}`, layer.attentionOut);
+  const out = linear(shared, joined, `attention_out_${index}`, layer.attentionOut);
   return { out, key, value };
 }
 
@@ -182,20 +196,23 @@ function normHeads(
   ]);
 }
 
-function feedForward({ graph, architecture }: Shared, normed: string, layer: PackedLayer, index: number): string {
+function feedForward(shared: Shared, normed: string, layer: PackedLayer, index: number): string {
+  const { graph, architecture } = shared;
   const { feedForward: inner } = architecture;
-  const gateUp = linear(graph, normed, `gate_up_${index}`, layer.gateUp);
+  const gateUp = linear(shared, normed, `gate_up_${index}`, layer.gateUp);
   const [gate = "", up = ""] = graph.nodes("Split", [gateUp, graph.int64s([inner, inner])], 2, { axis: int(-1) });
   // QuickGelu is x · sigmoid(alpha · x): with alpha 1 it is SiLU in one pass.
   const activated = graph.node("Mul", [graph.node("com.microsoft.QuickGelu", [gate], { alpha: float(1) }), up]);
-  return linear(graph, activated, `down_${index}`, layer.down);
+  return linear(shared, activated, `down_${index}`, layer.down);
 }
 
-function linear(graph: GraphBuilder, input: string, name: string, packed: PackedLinear): string {
+function linear({ graph, precision }: Shared, input: string, name: string, packed: PackedLinear): string {
   const { inputs, outputs, bias, delta } = packed;
   if (delta !== null) throw new FulgurError("ERR_INTERNAL", `The adapter of "${name}" was not merged.`);
-  const weight = graph.initializer(name, "float32", [inputs, outputs], packed.weight);
-  const product = graph.node("MatMul", [input, weight]);
+  const product =
+    precision === "int8"
+      ? int8Product(graph, input, name, packed)
+      : graph.node("MatMul", [input, graph.initializer(name, "float32", [inputs, outputs], packed.weight)]);
   if (bias === null) return product;
   return graph.node("Add", [product, graph.initializer(`${name}_bias`, "float32", [outputs], bias)]);
 }

@@ -1,5 +1,6 @@
 /** The decode threads as one: versions are loaded into all of them, each sequence goes to one. */
 
+import { setTimeout as pause } from "node:timers/promises";
 import { Worker } from "node:worker_threads";
 import { FulgurError, messageOf } from "#shared/errors.ts";
 import type { Architecture } from "../model/architecture.ts";
@@ -43,6 +44,9 @@ interface Thread {
 
 /** How many more sequences a thread may have than the idlest one and still keep its earlier rollouts. */
 const AFFINITY_SLACK = 4;
+
+/** How long the first answers of a version have the processors for themselves; then further threads go on and load it. */
+const SPREAD_PAUSE_MS = 30;
 
 /** A fixed number of decode threads. */
 export class DecodePool {
@@ -92,17 +96,19 @@ export class DecodePool {
       this.#change(thread, { type: "load", version, graph: bytes, architecture, options }, moved);
     const returned = await into(first, graph, movable(graph));
     if (returned === null) return;
-    for (const thread of others) post(thread, { type: "release", version });
-    // Every thread but the last gets a copy.
-    const rest = others.map((thread, t) => into(thread, returned, t === others.length - 1 ? movable(returned) : []));
-    const spread = Promise.allSettled(rest).then((results) => {
+    const spread = async (): Promise<void> => {
+      await pause(SPREAD_PAUSE_MS);
+      for (const thread of others) post(thread, { type: "release", version });
+      // Every thread but the last gets a copy.
+      const rest = others.map((thread, t) => into(thread, returned, t === others.length - 1 ? movable(returned) : []));
+      const results = await Promise.allSettled(rest);
       this.#spreading.delete(version);
       // The first thread took the same graph, so this one lacks memory: the version is answered without it.
       for (const result of results) {
         if (result.status === "rejected") process.stderr.write(`inference: ${messageOf(result.reason)}\n`);
       }
-    });
-    this.#spreading.set(version, spread);
+    };
+    this.#spreading.set(version, spread());
   }
 
   /** Frees a version's sessions; the caller knows that none of its sequences runs. */

@@ -9,6 +9,7 @@ import * as z from "zod";
 import { FulgurError, messageOf } from "#shared/errors.ts";
 import { readArchitecture, ropeTables, weightShapes } from "../model/architecture.ts";
 import { readModelWeights } from "../model/safetensors.ts";
+import { inferenceConfigSchema } from "./config.ts";
 import { type Artifact, hashFile, readArtifact } from "./artifact.ts";
 import { buildDecodeGraph } from "./decode-graph.ts";
 import { createLoraMerger } from "./lora-merger.ts";
@@ -19,12 +20,16 @@ if (parentPort === null) throw new Error("loader-worker.ts is started by the inf
 const port = parentPort;
 
 /** What the thread is started with. */
-const startSchema = z.object({ modelDir: z.string(), maxContextTokens: z.int().positive() });
+const startSchema = z.object({
+  modelDir: z.string(),
+  maxContextTokens: z.int().positive(),
+  precision: inferenceConfigSchema.shape.precision,
+});
 
 await serve().catch((error: unknown) => send(failure(null, error)));
 
 async function serve(): Promise<void> {
-  const { modelDir, maxContextTokens } = startSchema.parse(workerData);
+  const { modelDir, maxContextTokens, precision } = startSchema.parse(workerData);
   const architecture = await readArchitecture(modelDir);
   const contextTokens = Math.min(architecture.contextTokens, maxContextTokens);
   const base = packWeights(architecture, await readModelWeights(modelDir, weightShapes(architecture)));
@@ -47,7 +52,7 @@ async function serve(): Promise<void> {
             baseSha256: () => (baseSha256 ??= hashFile(join(modelDir, "model.safetensors"))),
           });
     const weights = artifact === null ? base : await weightsOf(artifact);
-    const graph = buildDecodeGraph(architecture, weights, rope);
+    const graph = buildDecodeGraph(architecture, weights, { rope, precision });
     send({ type: "built", serial, graph, digest: artifact?.digest ?? "" }, movable(graph));
   };
 

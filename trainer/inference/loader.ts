@@ -3,6 +3,7 @@
 import { Worker } from "node:worker_threads";
 import { FulgurError } from "#shared/errors.ts";
 import type { Architecture } from "../model/architecture.ts";
+import type { ServePrecision } from "./config.ts";
 import type { LoadCommand, LoadEvent } from "./protocol.ts";
 import { stopWorker } from "../stop-worker.ts";
 
@@ -11,6 +12,12 @@ export interface BuiltVersion {
   readonly graph: Uint8Array;
   /** sha256 over the artifact's files; empty for the base model. */
   readonly digest: string;
+}
+
+/** How versions are built. */
+export interface LoaderOptions {
+  readonly maxContextTokens: number;
+  readonly precision: ServePrecision;
 }
 
 /** The loader thread, once it has read the base model. */
@@ -31,9 +38,9 @@ export interface Loader {
  * Starts the loader thread and waits until the base model is read.
  * @throws FulgurError ERR_MODEL when the model folder cannot be used
  */
-export async function startLoader(modelDir: string, maxContextTokens: number): Promise<Loader> {
+export async function startLoader(modelDir: string, { maxContextTokens, precision }: LoaderOptions): Promise<Loader> {
   const worker = new Worker(new URL("./loader-worker.ts", import.meta.url), {
-    workerData: { modelDir, maxContextTokens },
+    workerData: { modelDir, maxContextTokens, precision },
   });
   const waiting = new Map<number, PromiseWithResolvers<BuiltVersion>>();
   const ready = Promise.withResolvers<{ architecture: Architecture; contextTokens: number }>();

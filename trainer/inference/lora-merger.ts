@@ -21,7 +21,7 @@ export async function createLoraMerger(): Promise<LoraMerger> {
   const weight = graph.input("weight", "float32", ["in", "out"]);
   const a = graph.input("a", "float32", ["in", "rank"]);
   const b = graph.input("b", "float32", ["rank", "out"]);
-  graph.output(graph.node("Add", [weight, graph.node("MatMul", [a, b])]), "float32", ["in", "out"], "merged");
+  graph.output(graph.node("Gemm", [a, b, weight]), "float32", ["in", "out"], "merged");
   const session = await InferenceSession.create(graph.toBytes(), SESSION_OPTIONS);
 
   const mergeLinear = async (linear: PackedLinear): Promise<PackedLinear> => {

@@ -2,7 +2,7 @@
 
 import { createServer, type IncomingMessage, type Server } from "node:http";
 import { FulgurError, messageOf } from "#shared/errors.ts";
-import type { Scope } from "#shared/words.ts";
+import { parseServedName, type Scope } from "#shared/words.ts";
 import { answerChat } from "./chat.ts";
 import { answerCompletion } from "./completions.ts";
 import type { InferenceConfig } from "./config.ts";
@@ -16,7 +16,7 @@ import {
   unloadRequestSchema,
 } from "./requests.ts";
 import { InferenceService } from "./service.ts";
-import { openTokenGate, type TokenGate } from "./token-gate.ts";
+import { mayName, openTokenGate, type TokenGate } from "./token-gate.ts";
 
 /** A listening endpoint. */
 export interface InferenceServer {
@@ -43,12 +43,14 @@ export async function startInferenceServer(config: InferenceConfig, hooks: Serve
     modelDir: config.model,
     baseName: config.servedModelName,
     adapterDir: config.adapterDir ?? null,
+    precision: config.precision,
     threads: config.threads,
     maxSequences: config.maxSequences,
     maxWaiting: config.maxWaiting,
     maxVersions: config.maxVersions,
     maxContextTokens: config.maxContextTokens,
     prefixCacheBytes: config.prefixCacheMb * 2 ** 20,
+    continuationTokens: config.continuationTokens,
     prefillTokensPerStep: config.prefillTokensPerStep,
     fatal: (error) => {
       isHealthy = false;
@@ -127,8 +129,10 @@ async function handle(
       );
       return;
     }
-    if (route.scopes !== undefined) await limits.gate?.check(headers.authorization, route.scopes);
-    await route.run(service, exchange, limits);
+    const caller =
+      route.scopes === undefined ? undefined : await limits.gate?.check(headers.authorization, route.scopes);
+    const mayUse = (name: string): boolean => caller === undefined || mayName(caller, name);
+    await route.run(service, exchange, { maxBodyBytes: limits.maxBodyBytes, isHealthy: limits.isHealthy, mayUse });
   } catch (error) {
     if (!(error instanceof FulgurError)) process.stderr.write(`inference: ${method} failed: ${messageOf(error)}\n`);
     exchange.fail(error);
@@ -139,28 +143,52 @@ interface Route {
   readonly method: "GET" | "POST";
   /** A token needs one of them; absent: open to all. */
   readonly scopes?: readonly Scope[];
-  run(service: InferenceService, exchange: Exchange, limits: Limits): Promise<void> | void;
+  run(service: InferenceService, exchange: Exchange, call: RouteCall): Promise<void> | void;
+}
+
+interface RouteCall extends Pick<Limits, "maxBodyBytes" | "isHealthy"> {
+  /** Whether a version of that name is the caller's to ask for, to load and to unload. */
+  readonly mayUse: (name: string) => boolean;
+}
+
+/** Another tenant's version is, to whoever asks, one that does not exist. @throws FulgurError ERR_NOT_FOUND */
+function requireOwn({ mayUse }: RouteCall, name: string): void {
+  if (mayUse(name)) return;
+  throw new FulgurError("ERR_NOT_FOUND", `The model "${name}" does not exist here, or is not the caller's.`);
+}
+
+/** The base, unless it is served as a version, which is somebody's. */
+function isEverybodys({ baseName }: InferenceService, name: string): boolean {
+  return name === baseName && parseServedName(name) === undefined;
 }
 
 const ROUTES: Readonly<Record<string, Route>> = {
   "/v1/chat/completions": {
     method: "POST",
     scopes: ["inference"],
-    run: async (service, exchange, { maxBodyBytes }) =>
-      answerChat(service, parseRequest(chatRequestSchema, await exchange.body(maxBodyBytes)), exchange),
+    run: async (service, exchange, call) => {
+      const request = parseRequest(chatRequestSchema, await exchange.body(call.maxBodyBytes));
+      if (!isEverybodys(service, request.model)) requireOwn(call, request.model);
+      await answerChat(service, request, exchange);
+    },
   },
   "/v1/completions": {
     method: "POST",
     scopes: ["inference"],
-    run: async (service, exchange, { maxBodyBytes }) =>
-      answerCompletion(service, parseRequest(completionRequestSchema, await exchange.body(maxBodyBytes)), exchange),
+    run: async (service, exchange, call) => {
+      const request = parseRequest(completionRequestSchema, await exchange.body(call.maxBodyBytes));
+      if (!isEverybodys(service, request.model)) requireOwn(call, request.model);
+      await answerCompletion(service, request, exchange);
+    },
   },
   "/v1/models": { method: "GET", scopes: ["inference", "trainer"], run: listModels },
   "/v1/load_lora_adapter": {
     method: "POST",
     scopes: ["trainer"],
-    run: async (service, exchange, { maxBodyBytes }) => {
-      const { lora_name: name, lora_path: path } = parseRequest(loadRequestSchema, await exchange.body(maxBodyBytes));
+    run: async (service, exchange, call) => {
+      const body = await exchange.body(call.maxBodyBytes);
+      const { lora_name: name, lora_path: path } = parseRequest(loadRequestSchema, body);
+      requireOwn(call, name);
       if (name === service.baseName) {
         throw new FulgurError("ERR_INVALID_REQUEST", `lora_name: "${name}" is the base model; choose another name.`);
       }
@@ -171,8 +199,9 @@ const ROUTES: Readonly<Record<string, Route>> = {
   "/v1/unload_lora_adapter": {
     method: "POST",
     scopes: ["trainer"],
-    run: async (service, exchange, { maxBodyBytes }) => {
-      const { lora_name: name } = parseRequest(unloadRequestSchema, await exchange.body(maxBodyBytes));
+    run: async (service, exchange, call) => {
+      const { lora_name: name } = parseRequest(unloadRequestSchema, await exchange.body(call.maxBodyBytes));
+      requireOwn(call, name);
       await service.versions.unload(name);
       exchange.text(200, `Success: LoRA adapter '${name}' removed successfully.`);
     },
@@ -197,11 +226,12 @@ const ROUTES: Readonly<Record<string, Route>> = {
   },
 };
 
-function listModels(service: InferenceService, exchange: Exchange): void {
+function listModels(service: InferenceService, exchange: Exchange, { mayUse }: RouteCall): void {
   const { baseName, model } = service;
+  const versions = service.versions.list().filter(({ name }) => isEverybodys(service, name) || mayUse(name));
   exchange.json(200, {
     object: "list",
-    data: service.versions.list().map(({ name, path, createdSeconds }) => ({
+    data: versions.map(({ name, path, createdSeconds }) => ({
       id: name,
       object: "model",
       created: createdSeconds,

@@ -14,6 +14,7 @@ import type { ToolCallFormat } from "../model/tool-call.ts";
 import { toolCallFormatOf } from "../model/tool-call-formats.ts";
 import { type AnswerChunk, AnswerReader, type FinishReason } from "./answer.ts";
 import { artifactDigest } from "./artifact.ts";
+import type { ServePrecision } from "./config.ts";
 import { Continuation } from "./continuation.ts";
 import { DecodePool, type RunningSequence } from "./decode-pool.ts";
 import { FormMatchers } from "./form-matchers.ts";
@@ -30,12 +31,14 @@ export interface ServiceOptions {
   readonly modelDir: string;
   readonly baseName: string;
   readonly adapterDir: string | null;
+  readonly precision: ServePrecision;
   readonly threads: number;
   readonly maxSequences: number;
   readonly maxWaiting: number;
   readonly maxVersions: number;
   readonly maxContextTokens: number;
   readonly prefixCacheBytes: number;
+  readonly continuationTokens: number;
   readonly prefillTokensPerStep: number;
   /** Called when a thread died: answers fail from then on and the process should be started again. */
   readonly fatal: (error: Error) => void;
@@ -115,7 +118,12 @@ export class InferenceService {
     this.continuation =
       model.template === null
         ? null
-        : new Continuation({ template: model.template, tokenizer: model.tokenizer, stopIds: model.stopIds });
+        : new Continuation({
+            template: model.template,
+            tokenizer: model.tokenizer,
+            stopIds: model.stopIds,
+            maxIds: options.continuationTokens,
+          });
   }
 
   /**
@@ -125,7 +133,7 @@ export class InferenceService {
   static async start(options: ServiceOptions): Promise<InferenceService> {
     const { modelDir, baseName } = options;
     const [tokenizer, template] = await Promise.all([loadTokenizer(modelDir), loadChatTemplate(modelDir)]);
-    const loader = await startLoader(modelDir, options.maxContextTokens);
+    const loader = await startLoader(modelDir, options);
     const { architecture, contextTokens } = loader;
     const pool = new DecodePool(options.threads, options.fatal);
     try {

@@ -8,17 +8,26 @@ import { readFile } from "node:fs/promises";
 import * as z from "zod";
 import { FulgurError, messageOf } from "#shared/errors.ts";
 import { type KeySet, type Principal, tokenVerifier } from "#shared/tokens.ts";
-import type { Scope } from "#shared/words.ts";
+import { DEFAULT_TENANT, EDGE_SUBJECT, parseServedName, type Scope } from "#shared/words.ts";
 
 /** Checks the caller of a request. */
 export interface TokenGate {
   /**
    * @param authorization the request's header
    * @param scopes one of them is needed; `admin` always does
+   * @returns whom the token names
    * @throws FulgurError ERR_AUTH without a valid token, ERR_FORBIDDEN when it lacks the scope, ERR_STORE while the keys
    * cannot be read
    */
-  check(authorization: string | undefined, scopes: readonly Scope[]): Promise<void>;
+  check(authorization: string | undefined, scopes: readonly Scope[]): Promise<Principal>;
+}
+
+/**
+ * Whether a caller may speak of a version: the edge of all, a tenant of its own. A tenant's admin may have tokens that pass
+ * the gate, and what has no tenant in its name is the default one's.
+ */
+export function mayName({ tenantId }: Pick<Principal, "tenantId">, name: string): boolean {
+  return tenantId === EDGE_SUBJECT || tenantId === (parseServedName(name)?.tenantId ?? DEFAULT_TENANT);
 }
 
 /** The rim: how keys are fetched and what time it is. */
@@ -96,7 +105,9 @@ export async function openTokenGate(source: string, options: TokenGateOptions = 
         throw new FulgurError("ERR_AUTH", "A bearer token is needed: the edge sends one that it signed itself.");
       }
       const principal = await principalOf(token);
-      if (principal.scopes.includes("admin") || scopes.some((scope) => principal.scopes.includes(scope))) return;
+      if (principal.scopes.includes("admin") || scopes.some((scope) => principal.scopes.includes(scope))) {
+        return principal;
+      }
       throw new FulgurError("ERR_FORBIDDEN", `The token has not the scope that this needs (${scopes.join(" or ")}).`);
     },
   };

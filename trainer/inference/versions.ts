@@ -163,7 +163,7 @@ export class Versions {
     }
     const { adapterDir } = this.#options;
     // The name becomes a path, so it may hold nothing that leads out of the folder.
-    const parts = /^(?<policy>[A-Za-z0-9][A-Za-z0-9._-]*)@(?<number>\d+)$/.exec(name)?.groups;
+    const parts = /^(?<policy>[A-Za-z0-9~][A-Za-z0-9._~-]*)@(?<number>\d+)$/.exec(name)?.groups;
     if (adapterDir !== null && parts !== undefined) {
       const folder = join(adapterDir, parts["policy"] ?? "", parts["number"] ?? "");
       if (await exists(folder)) return folder;

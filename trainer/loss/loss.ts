@@ -68,6 +68,11 @@ export const lossSchema = z.discriminatedUnion("type", [
 ]);
 export type LossConfig = z.infer<typeof lossSchema>;
 
+/** Whether a loss weighs samples by what they were drawn with; imitation and preference look at the tokens alone. */
+export function needsBehaviour({ type }: LossConfig): boolean {
+  return type !== "sft" && type !== "dpo";
+}
+
 type TokenLossConfig = Exclude<LossConfig, { readonly type: "dpo" }>;
 
 function surrogateTerm(token: SequenceToken, config: TokenLossConfig): SurrogateTerm {

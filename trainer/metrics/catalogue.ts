@@ -35,6 +35,7 @@ export const METRICS = {
   rows: { help: "Training rows" },
   tokens: { help: "Tokens of the rows" },
   action_tokens: { help: "Tokens that the loss is on" },
+  merge_rate: { help: "Share of later calls that went on in the row of the calls before" },
   merge_failures: { help: "Calls that could not go on in the row of the calls before", labels: ["reason"] },
   calls_skipped: { help: "Calls that train nothing", labels: ["reason"] },
   batch_dropped: { help: "Rollouts of the batch that were dropped after they were claimed", labels: ["reason"] },

@@ -65,26 +65,59 @@ export async function openSafetensors(path: string): Promise<TensorFile> {
     throw corrupt(path, `cannot be opened (${messageOf(cause)})`, cause);
   }
   try {
-    const { entries, metadata } = await readHeader(file, path);
-    const entryOf = (name: string): Entry => {
-      const entry = entries.get(name);
-      if (entry === undefined) throw new FulgurError("ERR_MODEL", `${path} has no tensor "${name}".`);
-      return entry;
-    };
-    return {
-      names: [...entries.keys()],
-      metadata,
-      shapeOf: (name) => entryOf(name).shape,
-      read: async (name, { shared = false } = {}) => {
-        const entry = entryOf(name);
-        return { shape: entry.shape, data: await readTensor(file, entry, { path, shared }) };
-      },
+    const { size } = await file.stat();
+    return await openSource({
+      path,
+      size,
+      read: (into, position) => readExactly(file, into, position, path),
       close: () => file.close(),
-    };
+    });
   } catch (error) {
     await file.close();
     throw error;
   }
+}
+
+/**
+ * Opens a safetensors file whose bytes are in memory: many small tensors are read from there without a wait for each.
+ * @param path what errors call it
+ * @throws FulgurError ERR_MODEL as `openSafetensors`
+ */
+export function openSafetensorsBytes(bytes: Uint8Array, path: string): Promise<TensorFile> {
+  return openSource({
+    path,
+    size: bytes.length,
+    read: async (into, position) => into.set(bytes.subarray(position, position + into.length)),
+    close: async () => {},
+  });
+}
+
+/** Where the bytes of a file come from. */
+interface Source {
+  readonly path: string;
+  readonly size: number;
+  /** Fills `into` with the bytes that begin at a position. */
+  readonly read: (into: Uint8Array, position: number) => Promise<void>;
+  readonly close: () => Promise<void>;
+}
+
+async function openSource(source: Source): Promise<TensorFile> {
+  const { entries, metadata } = await readHeader(source);
+  const entryOf = (name: string): Entry => {
+    const entry = entries.get(name);
+    if (entry === undefined) throw new FulgurError("ERR_MODEL", `${source.path} has no tensor "${name}".`);
+    return entry;
+  };
+  return {
+    names: [...entries.keys()],
+    metadata,
+    shapeOf: (name) => entryOf(name).shape,
+    read: async (name, { shared = false } = {}) => {
+      const entry = entryOf(name);
+      return { shape: entry.shape, data: await readTensor(source, entry, { shared }) };
+    },
+    close: source.close,
+  };
 }
 
 /**
@@ -269,20 +302,20 @@ export async function syncFolder(dir: string): Promise<void> {
   }
 }
 
-async function readHeader(
-  file: FileHandle,
-  path: string,
-): Promise<{ entries: Map<string, Entry>; metadata: Record<string, string> }> {
-  const { size } = await file.stat();
+async function readHeader({
+  path,
+  size,
+  read,
+}: Source): Promise<{ entries: Map<string, Entry>; metadata: Record<string, string> }> {
   if (size < 8) throw corrupt(path, `is cut short (${size} bytes)`);
   const prefix = Buffer.alloc(8);
-  await readExactly(file, prefix, 0, path);
+  await read(prefix, 0);
   const headerBytes = Number(prefix.readBigUInt64LE());
   if (headerBytes > MAX_HEADER_BYTES || 8 + headerBytes > size) {
     throw corrupt(path, `is no safetensors file or is cut short (header of ${headerBytes} bytes in a file of ${size})`);
   }
   const text = Buffer.alloc(headerBytes);
-  await readExactly(file, text, 8, path);
+  await read(text, 8);
   const json = parseJson(text.toString("utf8"));
   if (typeof json !== "object" || json === null || Array.isArray(json)) throw corrupt(path, "has an unreadable header");
   const entries = new Map<string, Entry>();
@@ -311,16 +344,16 @@ async function readHeader(
 }
 
 async function readTensor(
-  file: FileHandle,
+  { read }: Source,
   entry: Entry,
-  { path, shared }: { readonly path: string; readonly shared: boolean },
+  { shared }: { readonly shared: boolean },
 ): Promise<Float32Array> {
   const { dtype, begin } = entry;
   const size = elements(entry.shape) * 4;
   const buffer = shared ? new SharedArrayBuffer(size) : new ArrayBuffer(size);
   const values = new Float32Array(buffer);
   if (dtype === "F32") {
-    await readExactly(file, new Uint8Array(buffer), begin, path);
+    await read(new Uint8Array(buffer), begin);
     return values;
   }
   const expand = dtype === "BF16" ? fromBfloat16 : fromFloat16;
@@ -328,7 +361,7 @@ async function readTensor(
   const halves = new Uint16Array(Math.min(PIECE, values.length));
   for (let at = 0; at < values.length; at += PIECE) {
     const piece = halves.subarray(0, Math.min(PIECE, values.length - at));
-    await readExactly(file, new Uint8Array(piece.buffer, 0, piece.byteLength), begin + at * 2, path);
+    await read(new Uint8Array(piece.buffer, 0, piece.byteLength), begin + at * 2);
     expand(piece, values.subarray(at, at + piece.length));
   }
   return values;

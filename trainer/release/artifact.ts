@@ -1,7 +1,6 @@
 import { readdir, readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { FulgurError } from "#shared/errors.ts";
-import { versionName } from "#shared/words.ts";
 import type { Engine } from "../engine/contract.ts";
 import { MANIFEST, manifestSchema, proveWholeFolder, writeWholeFolder } from "./whole-folder.ts";
 
@@ -14,7 +13,8 @@ export interface Artifact {
 }
 
 export interface ArtifactOptions {
-  readonly policy: string;
+  /** That inference serves the version under. */
+  readonly name: string;
   readonly version: number;
   /** The batch that was trained into it. */
   readonly batchId: string;
@@ -34,10 +34,9 @@ export async function exportVersion(
   engine: Pick<Engine, "info" | "exportAdapter" | "exportWeights">,
   options: ArtifactOptions,
 ): Promise<Artifact> {
-  const { policy, version, batchId, versions, baseSha256 } = options;
+  const { name, version, batchId, versions, baseSha256 } = options;
   const kind = engine.info.method === "lora" ? "adapter" : "weights";
   const folder = join(versions, String(version));
-  const name = versionName(policy, version);
   const there = await proveWholeFolder(folder);
   if (there !== undefined) {
     const { name: heldName, batch_id: heldBatch } = there.manifest;

@@ -1,7 +1,7 @@
 import type { EdgeClient } from "#shared/client.ts";
 import type { InferenceClient } from "#shared/inference-client.ts";
 import { logger } from "#shared/log.ts";
-import { versionName } from "#shared/words.ts";
+import { servedName } from "#shared/words.ts";
 import { versionAt } from "../batch/staleness.ts";
 import type { Engine } from "../engine/contract.ts";
 import type { Records } from "../records.ts";
@@ -11,6 +11,8 @@ import type { LoopState } from "./checkpoint.ts";
 const log = logger("trainer");
 
 export interface PublishDeps {
+  /** Whose policy it is. */
+  readonly tenant: string;
   readonly engine: Pick<Engine, "info" | "exportAdapter" | "exportWeights">;
   readonly edge: Pick<EdgeClient, "markTrained" | "routePolicy">;
   readonly records: Pick<Records, "batch" | "lastVersion">;
@@ -37,13 +39,13 @@ export interface PublishDeps {
  * @returns the state with the version's number in its lineage
  */
 export async function publish(deps: PublishDeps, state: LoopState): Promise<LoopState> {
-  const { engine, edge, inference, now } = deps;
+  const { tenant, engine, edge, inference, now } = deps;
   const { policy, step, lineage, lastBatch } = state;
   if (lastBatch === null) return state;
   const version = await numberOf(deps, state, lastBatch.id);
-  const name = versionName(policy, version);
+  const name = servedName(tenant, policy, version);
   const times = [now()];
-  const artifact = await exportVersion(engine, { policy, version, batchId: lastBatch.id, ...deps.artifact });
+  const artifact = await exportVersion(engine, { name, version, batchId: lastBatch.id, ...deps.artifact });
   times.push(now());
   await edge.markTrained(lastBatch.id, {
     version,
@@ -81,7 +83,9 @@ async function numberOf(
  * Unloads the version before the last: rollouts under way may still use the last one. The base stays, adapters lie on
  * it. Inference waits for the version's last request, so this comes after the route has changed.
  */
-export async function retireOldVersion(inference: Pick<InferenceClient, "unload">, state: LoopState): Promise<void> {
-  const { policy, step, lineage } = state;
-  if (step >= 3) await inference.unload(versionName(policy, versionAt(lineage, step - 2)));
+export async function retireOldVersion(
+  { tenant, inference }: { readonly tenant: string; readonly inference: Pick<InferenceClient, "unload"> },
+  { policy, step, lineage }: LoopState,
+): Promise<void> {
+  if (step >= 3) await inference.unload(servedName(tenant, policy, versionAt(lineage, step - 2)));
 }

@@ -11,17 +11,22 @@ export interface FlightInput {
   readonly world: number;
 }
 
+/** Runs a tool of the world on what the model sent. @returns what the model is told */
+export type RunTool = (world: World, name: string, argumentsText: string) => string | Promise<string>;
+
 /** After so many turns of tools the agent takes what was said last as its answer. */
 const MAX_TURNS = 6;
 
 /**
  * Runs the agent once.
+ * @param runTool stands between the agent and its tools; theirs answer at once
  * @returns the assistant's last text, empty where it never said anything
  * @throws OpenAI.APIError when the model cannot be reached
  */
 export async function bookFlight(
   input: FlightInput,
   env: { readonly OPENAI_BASE_URL: string; readonly OPENAI_API_KEY: string },
+  runTool: RunTool = useTool,
 ): Promise<string> {
   const openai = new OpenAI({ baseURL: env.OPENAI_BASE_URL, apiKey: env.OPENAI_API_KEY });
   const world = makeWorld(input.world);
@@ -46,14 +51,15 @@ export async function bookFlight(
     if (toolCalls.length === 0) break;
     for (const toolCall of toolCalls) {
       if (toolCall.type !== "function") continue;
-      const content = useTool(world, toolCall.function.name, toolCall.function.arguments);
+      const content = await runTool(world, toolCall.function.name, toolCall.function.arguments);
       messages.push({ role: "tool", tool_call_id: toolCall.id, content });
     }
   }
   return said;
 }
 
-function useTool(world: World, name: string, argumentsText: string): string {
+/** What a tool of the world answers; a mistake of the model's is an answer too. */
+export function useTool(world: World, name: string, argumentsText: string): string {
   let args: unknown;
   try {
     args = JSON.parse(argumentsText);

@@ -2,7 +2,6 @@ import { z } from "zod";
 import { FulgurError } from "#shared/errors.ts";
 import type { Mode } from "#shared/words.ts";
 import { isObject } from "../answer.ts";
-import type { PolicyVersion } from "../resolve.ts";
 import { sampledBody } from "../sampled-body.ts";
 
 /** What agents send to `/v1/chat/completions`: the fields that matter here are checked, the rest goes on as it is. */
@@ -106,8 +105,8 @@ const NOT_FOR_INFERENCE = new Set([
 ]);
 
 /** The request to inference, as JSON: {@link sampledBody} with logprobs; developers speak as the system does. */
-export function inferenceBody(request: ChatRequest, target: PolicyVersion, mode: Mode): string {
-  const body = sampledBody(request, { leftOut: NOT_FOR_INFERENCE, target, mode });
+export function inferenceBody(request: ChatRequest, model: string, mode: Mode): string {
+  const body = sampledBody(request, { leftOut: NOT_FOR_INFERENCE, model, mode });
   body["messages"] = request.messages.map((message) =>
     message.role === "developer" ? { ...message, role: "system" } : message,
   );

@@ -15,7 +15,7 @@ export const completionsDialect: Dialect & { parse(text: string): CompletionsDia
       chat: asChatRequest(request),
       own: {
         path: "/v1/completions",
-        body: (target, mode) => completionsInferenceBody(request, target, mode),
+        body: (model, mode) => completionsInferenceBody(request, model, mode),
         asChat: chatOfCompletion,
       },
       whole: (answer) => completionsAnswer(answer, request),

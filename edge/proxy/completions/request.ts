@@ -1,7 +1,6 @@
 import { z } from "zod";
 import type { Mode } from "#shared/words.ts";
 import { parseRequest } from "../parse-request.ts";
-import type { PolicyVersion } from "../resolve.ts";
 import { sampledBody } from "../sampled-body.ts";
 
 /** What agents send to OpenAI's older `POST /v1/completions`: a prompt as text or token ids, without a chat template. */
@@ -37,8 +36,8 @@ export function parseCompletionsRequest(text: string): CompletionsRequest {
 const NOT_FOR_INFERENCE = new Set(["best_of", "metadata", "service_tier", "store", "suffix", "user"]);
 
 /** The request to inference: exactly this version, with token ids and the log-probability of each sampled token. */
-export function completionsInferenceBody(request: CompletionsRequest, target: PolicyVersion, mode: Mode): string {
-  const body = sampledBody(request, { leftOut: NOT_FOR_INFERENCE, target, mode });
+export function completionsInferenceBody(request: CompletionsRequest, model: string, mode: Mode): string {
+  const body = sampledBody(request, { leftOut: NOT_FOR_INFERENCE, model, mode });
   body["logprobs"] = request.logprobs ?? 1;
   return JSON.stringify(body);
 }

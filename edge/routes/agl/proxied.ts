@@ -14,7 +14,7 @@ import { recordRewards, type NewReward } from "#shared/store/rewards.ts";
 import { lastRow, numberOf, type Statement } from "#shared/store/statement.ts";
 import type { Json as StoreJson } from "#shared/tables.ts";
 import type { Principal } from "#shared/tokens.ts";
-import { parseVersionName, versionName } from "#shared/words.ts";
+import { parseVersionName, servedName, versionName } from "#shared/words.ts";
 import { requestDbs, tenantDirectory, type EdgeHono } from "../../context.ts";
 import { statusOf } from "../../http-errors.ts";
 import { firstChoice, isObject, parseObject, readIds, type Json } from "../../proxy/answer.ts";
@@ -157,18 +157,19 @@ async function answer(call: ProxiedCall, upstreamPath: UpstreamPath): Promise<Re
     const given = await sendToEndpoint({
       url: () => `${target.base()}/${upstreamPath}`,
       failed: target.failed,
-      body: JSON.stringify({ ...rest, ...set }),
+      body: JSON.stringify({ ...rest, ...set, model: target.model }),
       fetch: target.fetch,
       signal: gone.signal,
     });
     capture.firstByteAt = parts.now();
     capture.upstreamAttempts = given.attempts;
-    if (given.status >= 400) return await refused(call, given.status, given.body);
+    if (given.status >= 400) return await refused(call, given.status, inOwnNames(target, given.body));
     const routedExperts = takeRoutedExperts(given.body);
     const facts = upstreamPath === "completions" ? chatOfCompletion(given.body) : given.body;
     given.body["usage"] ??= usageOf(facts);
     const reader = readerOf(call, isObject(streamOptions) && streamOptions["include_usage"] === true);
     const asked = withoutExtras(given.body, request);
+    if (asked["model"] === target.model) asked["model"] = target.endpoint.model;
     const whole = stream === true ? undefined : reader.whole(asked);
     const events = stream === true ? reader.take(JSON.stringify(asked)) + reader.ending() : "";
     capture.takeAnswer(facts, assistantMessage(reader));
@@ -205,6 +206,12 @@ async function refused(call: ProxiedCall, status: number, body: Json): Promise<R
     { response: body as StoreJson },
   );
   return Response.json(body, { status });
+}
+
+/** A refusal that speaks of the policy's version as its tenant does. */
+function inOwnNames({ model, endpoint }: Target, body: Json): Json {
+  if (model === endpoint.model) return body;
+  return parseObject(JSON.stringify(body).replaceAll(model, endpoint.model)) ?? {};
 }
 
 interface End {
@@ -265,6 +272,8 @@ async function toolRewards({ c, request, capture }: ProxiedCall): Promise<NewRew
 
 interface Target {
   readonly endpoint: Endpoint;
+  /** The name that the endpoint knows the model by; of a policy, another one than its tenant does. */
+  readonly model: string;
   /** The endpoint's address, which the edge may call. */
   readonly base: () => string;
   readonly failed?: ServersOfCall["failed"];
@@ -297,6 +306,7 @@ async function targetOf(
     const model = versionName(version.policy, version.version);
     return {
       endpoint: { model, endpoint: base(), version: version.version },
+      model: servedName(tenantId, version.policy, version.version),
       base,
       failed: servers.failed,
       fetch: inferenceFetch(c.env, config, now),
@@ -313,6 +323,7 @@ async function targetOf(
   const { model, endpoint: address, version: trained } = endpoint;
   return {
     endpoint: { model, endpoint: address, version: trained },
+    model,
     base: () => base,
     fetch: (...sent) => fetch(...sent),
     version,
@@ -336,7 +347,7 @@ function checkVersion({ target: { version }, capture }: ProxiedCall): void {
   if (!capture.answeredByAnother) return;
   throw new FulgurError(
     "ERR_UPSTREAM",
-    `inference was asked for ${versionName(version.policy, version.version)} and answered as ${capture.modelAnswered ?? "no model"}`,
+    `inference was asked for ${versionName(version.policy, version.version)} and answered as ${capture.answeredAs ?? "no model"}`,
   );
 }
 
@@ -400,9 +411,8 @@ function withoutExtras(answer: Json, request: Json): Json {
   const wantsIds = request["return_token_ids"] === true;
   const wantsLogprobs =
     request["logprobs"] !== undefined && request["logprobs"] !== null && request["logprobs"] !== false;
-  if (wantsIds && wantsLogprobs) return answer;
   const { prompt_token_ids: promptIds, choices, ...rest } = answer;
-  if (!Array.isArray(choices)) return answer;
+  if ((wantsIds && wantsLogprobs) || !Array.isArray(choices)) return { ...answer };
   return {
     ...rest,
     ...(wantsIds && promptIds !== undefined ? { prompt_token_ids: promptIds } : {}),

@@ -16,7 +16,7 @@ const start: CallStart = {
 
 function answer(change: object = {}, choiceChange: object = {}): Record<string, unknown> {
   return {
-    model: "flight@13",
+    model: "t~flight@13",
     prompt_token_ids: [1, 2],
     choices: [
       {
@@ -72,10 +72,16 @@ describe("Capture", () => {
     ["no prompt ids", { prompt_token_ids: undefined }, {}, "no_token_ids"],
     ["no response ids", {}, { token_ids: undefined }, "no_token_ids"],
     ["ids that are no whole numbers", {}, { token_ids: [1.5, 2] }, "no_token_ids"],
-    ["a missing logprob", {}, { logprobs: { content: [{ token: "a", logprob: -1 }] } }, "logprobs_incomplete"],
     ["fewer ids than were counted", { usage: { prompt_tokens: 2, completion_tokens: 3 } }, {}, "token_ids_incomplete"],
   ])("says that RL cannot train on an answer with %s", (_what, change, choiceChange, error) => {
     expect(captured(change, choiceChange).record(OK)).toMatchObject({ trainable: false, error });
+  });
+
+  it.each([
+    ["a missing logprob", { logprobs: { content: [{ token: "a", logprob: -1 }] } }],
+    ["no logprobs", { logprobs: undefined }],
+  ])("keeps an answer with %s for algorithms that need none, and says so", (_what, choiceChange) => {
+    expect(captured({}, choiceChange).record(OK)).toMatchObject({ trainable: true, error: "logprobs_incomplete" });
   });
 
   it("is not trainable when the agent did not get the answer, whatever came of it", () => {
@@ -85,8 +91,20 @@ describe("Capture", () => {
 
   it("knows another model's answer from the one that was asked for", () => {
     expect(captured().answeredByAnother).toBe(false);
-    expect(captured({ model: "flight@12" }).answeredByAnother).toBe(true);
+    expect(captured({ model: "t~flight@12" }).answeredByAnother).toBe(true);
     expect(captured({ model: undefined }).answeredByAnother).toBe(true);
+  });
+
+  it.each([
+    ["t~flight@12", "flight@12"],
+    ["flight@13", "another tenant's version"],
+    ["u~flight@13", "another tenant's version"],
+    ["something-else", "something-else"],
+    [undefined, null],
+  ])("refuses an answer by %s, and tells the tenant of %s", (model, told) => {
+    const capture = captured({ model });
+    expect(capture.answeredByAnother).toBe(true);
+    expect(capture.record(OK).modelAnswered).toBe(told);
   });
 
   it("counts from the ids where the endpoint sends no usage", () => {
@@ -101,13 +119,13 @@ describe("Capture", () => {
     const capture = new Capture(start);
     capture.target = { policy: "flight", version: 13 };
     const chunks: [Record<string, unknown>, Record<string, unknown>][] = [
-      [{ model: "flight@13", prompt_token_ids: [1, 2] }, { finish_reason: null }],
+      [{ model: "t~flight@13", prompt_token_ids: [1, 2] }, { finish_reason: null }],
       [
-        { model: "flight@13" },
+        { model: "t~flight@13" },
         { token_ids: [7], logprobs: { content: [{ token: "a", logprob: -0.25 }] }, finish_reason: null },
       ],
       [
-        { model: "flight@13" },
+        { model: "t~flight@13" },
         { token_ids: [8], logprobs: { content: [{ token: "b", logprob: -0.5 }] }, finish_reason: "stop" },
       ],
     ];

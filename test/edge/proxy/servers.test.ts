@@ -97,7 +97,7 @@ describe("inferenceServers", () => {
     clock.now += 1000;
     expect(call("ro_0").url()).not.toBe(broken);
     await settled();
-    expect(loaded).toEqual([`flight@3 from /versions/flight/3 at ${broken}`]);
+    expect(loaded).toEqual([`t~flight@3 from /versions/flight/3 at ${broken}`]);
     expect(inService(servers)).toEqual([true, true, true]);
     expect(choices(call)).toEqual(before);
   });
@@ -168,7 +168,7 @@ describe("inferenceServers", () => {
     const url = asking[0]?.url();
     const there = asking.filter((one) => one.url() === url);
     expect(await Promise.all(there.map((one) => one.failed(UNKNOWN)))).toEqual(there.map(() => true));
-    expect(loaded).toEqual([`flight@3 from /versions/flight/3 at ${url}`]);
+    expect(loaded).toEqual([`t~flight@3 from /versions/flight/3 at ${url}`]);
     expect(new Set(there.map((one) => one.url()))).toEqual(new Set([url]));
     expect(inService(servers)).toEqual([true, true, true]);
   });
@@ -191,7 +191,7 @@ describe("inferenceServers", () => {
     expect(await asking.failed(FULL)).toBe(false);
     expect(inService(servers)).toEqual([true]);
     expect(await asking.failed(UNKNOWN)).toBe(true);
-    expect(loaded).toEqual(["flight@3 from /versions/flight/3 at http://a:1"]);
+    expect(loaded).toEqual(["t~flight@3 from /versions/flight/3 at http://a:1"]);
     // Loaded and still not known: it is not asked for ever.
     expect(await asking.failed(UNKNOWN)).toBe(false);
     refusing.add("http://a:1");

@@ -26,6 +26,7 @@ describe("buildTrajectory", () => {
         tokens: Int32Array.of(1, 2, 10, 11, 3, 12, 4, 5, 13, 14),
         lossMask: Uint8Array.of(0, 0, 1, 1, 0, 1, 0, 0, 1, 1),
         behaviourLogprobs: Float32Array.of(0, 0, -0.5, -1, 0, -0.5, 0, 0, -0.5, -1),
+        isBehaviourKnown: true,
         transitionOfToken: Int32Array.of(-1, -1, 0, 0, -1, 1, -1, -1, 2, 2),
       },
     ]);
@@ -72,9 +73,28 @@ describe("buildTrajectory", () => {
       call([1], [2], { policyVersion: null }),
       call([1], [9]),
     ]);
-    expect(skipped).toEqual({ untrainable: 1, no_token_ids: 2, empty_response: 1, logprob_count: 1, no_version: 1 });
+    expect(skipped).toEqual({ untrainable: 1, no_token_ids: 1, empty_response: 1, logprob_count: 2, no_version: 1 });
     expect(transitions).toHaveLength(1);
     expect(rows.map((row) => [...row.tokens])).toEqual([[1, 9]]);
+  });
+
+  it("keeps calls without log-probabilities for whoever needs none, and says which rows have them", () => {
+    const calls = [
+      call([1], [2, 3], { behaviourLogprobs: null }),
+      call([1, 2, 3, 4], [5]),
+      call([6], [7, 8], { behaviourLogprobs: Float32Array.of(-1) }),
+      call([9], [10]),
+    ];
+    expect(buildTrajectory(calls).skipped).toEqual({ logprob_count: 2 });
+    const { rows, skipped, merges } = buildTrajectory(calls, { needsLogprobs: false });
+    expect(skipped).toEqual({});
+    expect(merges).toBe(1);
+    expect(rows.map(({ tokens, isBehaviourKnown }) => [[...tokens], isBehaviourKnown])).toEqual([
+      [[1, 2, 3, 4, 5], false],
+      [[6, 7, 8], false],
+      [[9, 10], true],
+    ]);
+    expect([...(rows[0]?.behaviourLogprobs ?? [])]).toEqual([0, 0, 0, 0, -0.5]);
   });
 
   it("trains on every response token exactly once and never on a first token, whatever the calls", () => {

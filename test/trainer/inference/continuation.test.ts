@@ -97,7 +97,7 @@ test("a template that rewrites earlier turns is followed and not the ids", () =>
   const forgetful = makeChatTemplate(
     "{% for m in messages %}{% if m.role == 'assistant' and not loop.last %}…<|im_end|>{% else %}{{ m.content }}<|im_end|>{% endif %}{% endfor %}",
   );
-  const continuation = new Continuation({ template: forgetful, tokenizer, stopIds: [END] });
+  const continuation = new Continuation({ template: forgetful, tokenizer, stopIds: [END], maxIds: 1000 });
   const answer = { role: "assistant", content: "too" };
   remember(continuation, continuation.plan(asked(user)), [...ODD, END], answer);
   const { ids } = continuation.plan(asked(user, answer, user));
@@ -114,8 +114,18 @@ test("beyond its bound the oldest turns are forgotten", () => {
   expect(continued).toEqual([false, true, true]);
 });
 
-function make(): Continuation {
-  return new Continuation({ template, tokenizer, stopIds: [END] });
+test("with no room for any it renders every turn anew", () => {
+  const continuation = make(0);
+  const first = continuation.plan(asked(user));
+  const answer = { role: "assistant", content: "too" };
+  remember(continuation, first, [...ODD, END], answer);
+  const { ids, thread } = continuation.plan(asked(user, answer, user));
+  expect(thread).toBeNull();
+  expect(Array.from(ids)).toEqual(Array.from(tokenizer.encode(template.render(asked(user, answer, user), "answer"))));
+});
+
+function make(maxIds = 1000): Continuation {
+  return new Continuation({ template, tokenizer, stopIds: [END], maxIds });
 }
 
 function asked(...messages: Message[]): { messages: Message[]; tools: unknown[] } {

@@ -16,7 +16,7 @@ let loader: Loader;
 beforeAll(async () => {
   dir = await mkdtemp(join(tmpdir(), "fulgur-pool-"));
   await writeTinyModel(dir);
-  loader = await startLoader(dir, 512);
+  loader = await startLoader(dir, { maxContextTokens: 512, precision: "fp32" });
 });
 
 afterAll(async () => {

@@ -1,5 +1,6 @@
 import { InferenceSession } from "onnxruntime-node";
 import { describe, expect, test } from "vitest";
+import type { ServePrecision } from "../../../trainer/inference/config.ts";
 import { buildDecodeGraph } from "../../../trainer/inference/decode-graph.ts";
 import { Decoder, type SampledToken, type SequenceRequest } from "../../../trainer/inference/decoder.ts";
 import type { LogitAdjustments } from "../../../trainer/inference/logit-rules.ts";
@@ -78,6 +79,22 @@ test("sampled log-probabilities are those of the scaled distribution", async () 
   await decoder.close();
 });
 
+test.each(Object.entries(MODELS))(
+  "int8: log-probabilities are near those of the full forward: %s",
+  async (_, config) => {
+    const { architecture, weights, decoder } = await makeDecoder(config, { precision: "int8" });
+    const prompt = Array.from({ length: 40 }, (__, i) => (i * i + 3) % 61);
+    const [answer = []] = await sample(decoder, [{ prompt, maxTokens: 12, sampling: { ...GREEDY, temperature: 1 } }]);
+    const tokens = [...prompt, ...answer.map(({ token }) => token)];
+    const rows = referenceLogprobs(architecture, weights, tokens).slice(prompt.length - 1, -1);
+    const errors = answer.map(({ token, logprob }, i) => Math.abs(logprob - (rows[i]?.[token] ?? NaN)));
+    // Steps of 1/127 of a column's and of a token's largest value; a wrong scale or zero would be off by whole nats.
+    expect(Math.max(...errors)).toBeLessThan(0.2);
+    expect(Math.max(...errors)).toBeGreaterThan(1e-4);
+    await decoder.close();
+  },
+);
+
 test("penalties and bias change the logits before the temperature, and log-probabilities are of what was drawn from", async () => {
   const { architecture, weights, decoder } = await makeDecoder(MODELS["Llama, tied, grouped"] ?? {});
   const prompt = [5, 9, 2, 40];
@@ -108,22 +125,25 @@ test("penalties and bias change the logits before the temperature, and log-proba
   await decoder.close();
 });
 
-test("an answer is the same bits alone and among others, whatever their number and lengths", async () => {
-  const { decoder: alone } = await makeDecoder(MODELS["Llama, tied, grouped"] ?? {});
-  const { decoder: together } = await makeDecoder(MODELS["Llama, tied, grouped"] ?? {});
-  const requests = Array.from({ length: 9 }, (_, i) => ({
-    prompt: Array.from({ length: 1 + 13 * i }, (__, j) => (j * 7 + i) % 61),
-    maxTokens: 5 + 9 * (i % 3),
-    sampling: { temperature: 1, topP: 1, topK: 0, seed: i },
-  }));
-  const separate: SampledToken[][] = [];
-  for (const request of requests) separate.push(...(await sample(alone, [request])));
-  const joint = await sample(together, requests);
-  const bits = (answers: SampledToken[][]): [number, number][][] =>
-    answers.map((answer) => answer.map(({ token, logprob }) => [token, logprob]));
-  expect(bits(joint)).toEqual(bits(separate));
-  await Promise.all([alone.close(), together.close()]);
-});
+test.each(["fp32", "int8"] as const)(
+  "%s: an answer is the same bits alone and among others, whatever their number and lengths",
+  async (precision) => {
+    const { decoder: alone } = await makeDecoder(MODELS["Llama, tied, grouped"] ?? {}, { precision });
+    const { decoder: together } = await makeDecoder(MODELS["Llama, tied, grouped"] ?? {}, { precision });
+    const requests = Array.from({ length: 9 }, (_, i) => ({
+      prompt: Array.from({ length: 1 + 13 * i }, (__, j) => (j * 7 + i) % 61),
+      maxTokens: 5 + 9 * (i % 3),
+      sampling: { temperature: 1, topP: 1, topK: 0, seed: i },
+    }));
+    const separate: SampledToken[][] = [];
+    for (const request of requests) separate.push(...(await sample(alone, [request])));
+    const joint = await sample(together, requests);
+    const bits = (answers: SampledToken[][]): [number, number][][] =>
+      answers.map((answer) => answer.map(({ token, logprob }) => [token, logprob]));
+    expect(bits(joint)).toEqual(bits(separate));
+    await Promise.all([alone.close(), together.close()]);
+  },
+);
 
 test("a step that is interrupted goes on where it stood, and the answer is the same", async () => {
   const { decoder } = await makeDecoder(MODELS["Llama, tied, grouped"] ?? {});
@@ -237,7 +257,7 @@ async function sample(decoder: Decoder, requests: readonly TestRequest[]): Promi
 
 async function makeDecoder(
   config: Record<string, unknown>,
-  { maxSequences = 16 } = {},
+  { maxSequences = 16, precision = "fp32" }: { maxSequences?: number; precision?: ServePrecision } = {},
 ): Promise<{ architecture: Architecture; weights: Map<string, Tensor>; decoder: Decoder }> {
   const architecture = parseArchitecture(config);
   const random = randomNumbers(5);
@@ -247,7 +267,8 @@ async function makeDecoder(
     const isNorm = name.includes("norm");
     weights.set(name, { shape, data: Float32Array.from({ length }, () => (isNorm ? 1 : 0) + 0.3 * random()) });
   }
-  const graph = buildDecodeGraph(architecture, packWeights(architecture, weights), ropeTables(architecture, 256));
+  const rope = ropeTables(architecture, 256);
+  const graph = buildDecodeGraph(architecture, packWeights(architecture, weights), { rope, precision });
   const session = await InferenceSession.create(graph, { intraOpNumThreads: 1, logSeverityLevel: 3 });
   const options = { maxSequences, prefixCacheBytes: 2 ** 20, prefillTokensPerStep: 64 };
   return { architecture, weights, decoder: new Decoder(session, architecture, options) };

@@ -60,11 +60,10 @@ test("an adapter on some layers answers as the weights W + scale · B·A would",
   }
   const base = packWeights(architecture, weights);
   const merger = await createLoraMerger();
-  const graph = buildDecodeGraph(
-    architecture,
-    await merger.merge(withLora(architecture, base, lora)),
-    ropeTables(architecture, 64),
-  );
+  const graph = buildDecodeGraph(architecture, await merger.merge(withLora(architecture, base, lora)), {
+    rope: ropeTables(architecture, 64),
+    precision: "fp32",
+  });
   const session = await InferenceSession.create(graph, { intraOpNumThreads: 1, logSeverityLevel: 3 });
   const decoder = new Decoder(session, architecture, {
     maxSequences: 1,

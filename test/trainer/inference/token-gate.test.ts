@@ -1,7 +1,8 @@
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
+import * as z from "zod";
 import { mintToken, newSigningKey, publicKeys } from "../../../shared/tokens.ts";
 import type { Scope } from "../../../shared/words.ts";
 import { parseInferenceConfig } from "../../../trainer/inference/config.ts";
@@ -13,8 +14,14 @@ import { writeTinyModel } from "./tiny-model.ts";
 type Key = Awaited<ReturnType<typeof newSigningKey>>;
 
 const key = await newSigningKey();
-const bearer = async (scopes: readonly Scope[], signing: Key = key, now = Date.now()): Promise<string> =>
-  `Bearer ${(await mintToken({ keys: [signing] }, { tenantId: "acme", scopes, now })).token}`;
+const bearer = async (
+  scopes: readonly Scope[],
+  signing: Key = key,
+  now = Date.now(),
+  tenantId = "acme",
+): Promise<string> => `Bearer ${(await mintToken({ keys: [signing] }, { tenantId, scopes, now })).token}`;
+const bearerOf = (tenantId: string, scopes: readonly Scope[]): Promise<string> =>
+  bearer(scopes, key, Date.now(), tenantId);
 
 let dir: string;
 let file: string;
@@ -30,9 +37,9 @@ afterAll(() => rm(dir, { recursive: true }));
 test("a token of the edge's key with the scope may pass, and so may an admin's", async () => {
   const gate = await openTokenGate(file);
   const trainer = (await bearer(["trainer"])).replace("Bearer", "bearer");
-  await expect(gate.check(await bearer(["inference"]), ["inference"])).resolves.toBeUndefined();
-  await expect(gate.check(trainer, ["inference", "trainer"])).resolves.toBeUndefined();
-  await expect(gate.check(await bearer(["admin"]), ["trainer"])).resolves.toBeUndefined();
+  await expect(gate.check(await bearer(["inference"]), ["inference"])).resolves.toMatchObject({ tenantId: "acme" });
+  await expect(gate.check(trainer, ["inference", "trainer"])).resolves.toMatchObject({ tenantId: "acme" });
+  await expect(gate.check(await bearer(["admin"]), ["trainer"])).resolves.toMatchObject({ tenantId: "acme" });
 });
 
 test("a token without the scope is forbidden; none, a foreign and an old one are no tokens", async () => {
@@ -128,6 +135,25 @@ test("a file without keys, and an open port that others reach, are said at the s
   await expect(startInferenceServer(config, { fatal: () => {} })).rejects.toThrow(/^--host 0\.0\.0\.0 .*--jwks none/);
 });
 
+test("a base that is served as a tenant's version is that tenant's, and by any other name everybody's", async () => {
+  const endpoint = await startTestEndpoint((folder) => writeTinyModel(join(folder, "model")).then(() => {}), {
+    jwks: file,
+    servedModelName: "acme~flight@0",
+  });
+  onTestFinished(() => endpoint.close());
+  const ask = async (tenantId: string): Promise<readonly [number, number]> => {
+    const authorization = await bearerOf(tenantId, ["inference"]);
+    const body = JSON.stringify({ model: "acme~flight@0", prompt: "hi", max_tokens: 1, ignore_eos: true });
+    const answer = await fetch(`${endpoint.url}/v1/completions`, { method: "POST", headers: { authorization }, body });
+    const listed = record(await (await fetch(`${endpoint.url}/v1/models`, { headers: { authorization } })).json());
+    return [answer.status, z.array(z.unknown()).parse(listed["data"]).length];
+  };
+  expect(await ask("acme")).toEqual([200, 1]);
+  expect(await ask("edge")).toEqual([200, 1]);
+  expect(await ask("default")).toEqual([404, 0]);
+  expect(await ask("mallory")).toEqual([404, 0]);
+});
+
 describe("an endpoint with keys", () => {
   let endpoint: TestEndpoint;
   beforeAll(async () => {
@@ -159,7 +185,7 @@ describe("an endpoint with keys", () => {
   });
 
   test("lets trainers load and nobody else, and shows health to all", async () => {
-    const body = { lora_name: "flight@1", lora_path: "flight/1" };
+    const body = { lora_name: "acme~flight@1", lora_path: "flight/1" };
     expect((await ask("/v1/load_lora_adapter", await bearer(["inference"]), body)).status).toBe(403);
     expect((await ask("/v1/unload_lora_adapter", await bearer(["inference"]), body)).status).toBe(403);
     // The folder is not there, which only one who may load is told.
@@ -167,5 +193,46 @@ describe("an endpoint with keys", () => {
     expect((await ask("/v1/models", await bearer(["trainer"]))).status).toBe(200);
     expect((await ask("/v1/models")).status).toBe(401);
     expect((await ask("/health")).status).toBe(200);
+  });
+
+  test("keeps each tenant to its own versions, whatever its tokens may do, and the edge to none", async () => {
+    await writeTinyModel(join(endpoint.dir, "other"), { seed: 2 });
+    const load = async (tenantId: string, name: string): Promise<number> =>
+      (
+        await ask("/v1/load_lora_adapter", await bearerOf(tenantId, ["admin"]), {
+          lora_name: name,
+          lora_path: join(endpoint.dir, "other"),
+        })
+      ).status;
+    expect([await load("mallory", "acme~flight@1"), await load("mallory", "flight@1")]).toEqual([404, 404]);
+    expect([await load("default", "flight@1"), await load("acme", "acme~flight@1")]).toEqual([200, 200]);
+
+    const prompt = { prompt: "hi", max_tokens: 1, ignore_eos: true };
+    const answer = async (tenantId: string, model: string): Promise<number> =>
+      (await ask("/v1/completions", await bearerOf(tenantId, ["inference"]), { model, ...prompt })).status;
+    const chat = async (tenantId: string, model: string): Promise<number> => {
+      const body = { model, messages: [{ role: "user", content: "hi" }], max_tokens: 1 };
+      return (await ask("/v1/chat/completions", await bearerOf(tenantId, ["inference"]), body)).status;
+    };
+    const names = ["base", "flight@1", "acme~flight@1"];
+    const statuses = {
+      mallory: [200, 404, 404],
+      acme: [200, 404, 200],
+      default: [200, 200, 404],
+      edge: [200, 200, 200],
+    };
+    for (const [tenantId, expected] of Object.entries(statuses)) {
+      for (const ways of [answer, chat]) {
+        expect(await Promise.all(names.map((name) => ways(tenantId, name)))).toEqual(expected);
+      }
+      const listed = record(await (await ask("/v1/models", await bearerOf(tenantId, ["trainer"]))).json());
+      const seen = z.array(z.looseObject({ id: z.string() })).parse(listed["data"]);
+      expect(seen.map(({ id }) => id)).toEqual(names.filter((_, at) => expected[at] === 200));
+    }
+
+    const unload = async (tenantId: string): Promise<number> =>
+      (await ask("/v1/unload_lora_adapter", await bearerOf(tenantId, ["trainer"]), { lora_name: "acme~flight@1" }))
+        .status;
+    expect([await unload("mallory"), await unload("default"), await unload("acme")]).toEqual([404, 404, 200]);
   });
 });

@@ -102,13 +102,26 @@ test("a version whose folder was removed answers while it is loaded, and is said
   expect(names(versions)).toEqual(["base", "flight@2"]);
 });
 
-test.each(["nobody", "nobody@1", "flight@9", "../flight@1", "flight@1/..", "flight@x", ".@1"])(
-  "%s is not found",
+test.each(["acme~flight@1", "~002e.~flight@1"])(
+  "a tenant's version %s is in a folder of its tenant's",
   async (name) => {
+    const folder = join(dir, name.replace("@1", ""), "1");
+    await mkdir(folder, { recursive: true });
+    artifacts.set(folder, "theirs");
     const versions = await make();
-    await expect(versions.acquire(name)).rejects.toMatchObject({ code: "ERR_NOT_FOUND" });
+    const lease = await versions.acquire(name);
+    expect(versions.list().at(-1)).toMatchObject({ name, path: folder });
+    lease.release();
   },
 );
+
+test.each([
+  ...["nobody", "nobody@1", "flight@9", "../flight@1", "flight@1/..", "flight@x", ".@1", "..~/flight@1", "~/@1"],
+  "acme~flight@1",
+])("%s is not found", async (name) => {
+  const versions = await make();
+  await expect(versions.acquire(name)).rejects.toMatchObject({ code: "ERR_NOT_FOUND" });
+});
 
 test("neither the base nor an unknown version can be unloaded", async () => {
   const versions = await make();

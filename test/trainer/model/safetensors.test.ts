@@ -5,6 +5,7 @@ import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import {
   openModelWeights,
   openSafetensors,
+  openSafetensorsBytes,
   readModelWeights,
   readSafetensors,
   writeSafetensors,
@@ -44,6 +45,18 @@ describe("writing and reading", () => {
     expect(file.shapeOf("b")).toEqual([2, 3]);
     await file.close();
     expect(await readdir(dir)).toEqual(["x.safetensors"]);
+  });
+
+  test("reads the same from bytes in memory, and refuses them cut short, by the name that they were given", async () => {
+    const path = join(dir, "x.safetensors");
+    await writeSafetensors(path, TENSORS, { dtype: "BF16" });
+    const bytes = new Uint8Array(await readFile(path));
+    const file = await openSafetensorsBytes(bytes, "adapter");
+    const read = new Map(await Promise.all(file.names.map(async (name) => [name, await file.read(name)] as const)));
+    expect(read).toEqual(await readSafetensors(path));
+    await expect(openSafetensorsBytes(bytes.subarray(0, bytes.length - 1), "adapter")).rejects.toThrow(
+      /adapter is cut short/,
+    );
   });
 
   test("aligns the data to 8 bytes, as readers that map the file want", async () => {

@@ -30,7 +30,7 @@ function exporter(method: "lora" | "full"): Exporter {
 }
 
 const options = (version: number) => ({
-  policy: "flight",
+  name: `flight@${version}`,
   version,
   batchId: `ba_${version}`,
   versions,
@@ -57,10 +57,10 @@ describe("exportVersion", () => {
     expect(exports).toEqual(["model.safetensors"]);
   });
 
-  it("refuses a folder of that number that is altered, of another policy or of another batch", async () => {
+  it("refuses a folder of that number that is altered, of another tenant or of another batch", async () => {
     const { folder } = await exportVersion(exporter("lora"), options(3));
-    await expect(exportVersion(exporter("lora"), { ...options(3), policy: "calc" })).rejects.toThrow(
-      "holds flight@3 of batch ba_3, and calc@3 of batch ba_3 belongs there",
+    await expect(exportVersion(exporter("lora"), { ...options(3), name: "acme~flight@3" })).rejects.toThrow(
+      "holds flight@3 of batch ba_3, and acme~flight@3 of batch ba_3 belongs there",
     );
     await expect(exportVersion(exporter("lora"), { ...options(3), batchId: "ba_other" })).rejects.toThrow(
       "and flight@3 of batch ba_other belongs there; start again: the run resumes under a number that is free",

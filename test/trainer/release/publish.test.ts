@@ -1,4 +1,4 @@
-import { mkdir, mkdtemp, readdir, rm, writeFile } from "node:fs/promises";
+import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
@@ -16,7 +16,11 @@ afterEach(() => rm(versions, { recursive: true, force: true }));
 /** Everything that publishing asks for, in order; the named one fails. */
 function world(
   failing?: string,
-  { last = 42, registered = null }: { readonly last?: number; readonly registered?: number | null } = {},
+  {
+    last = 42,
+    registered = null,
+    tenant = "default",
+  }: { readonly last?: number; readonly registered?: number | null; readonly tenant?: string } = {},
 ): { deps: PublishDeps; asked: string[]; marked: object[] } {
   const asked: string[] = [];
   const marked: object[] = [];
@@ -30,6 +34,7 @@ function world(
     await writeFile(join(dir, "adapter_model.safetensors"), "w");
   };
   const deps: PublishDeps = {
+    tenant,
     // Publishing looks at the method alone.
     engine: { info: { method: "lora" } as Engine["info"], exportAdapter, exportWeights: exportAdapter },
     edge: {
@@ -93,6 +98,16 @@ describe("publish", () => {
     ]);
   });
 
+  it("has inference serve another tenant's version under that tenant's name, and the edge know it by its own", async () => {
+    const { deps, asked } = world(undefined, { tenant: "acme" });
+    await publish(deps, stateAt(3));
+    expect(asked.slice(2)).toEqual(["load acme~flight@43", "prove acme~flight@43", "route flight@43"]);
+    const manifest: unknown = JSON.parse(await readFile(join(versions, "43", "manifest.json"), "utf8"));
+    expect(manifest).toMatchObject({ name: "acme~flight@43", batch_id: "ba_3" });
+    await retireOldVersion(deps, { ...stateAt(3), lineage: { base: 0, made: [41, 42, 43] } });
+    expect(asked.at(-1)).toBe("unload acme~flight@41");
+  });
+
   it("has the base for the first version's parent, and nothing to do before the first step", async () => {
     const { deps, asked } = world();
     expect(await publish(deps, stateAt(0))).toEqual(stateAt(0));
@@ -134,7 +149,7 @@ describe("retireOldVersion", () => {
   it("unloads the version before the last, never the base", async () => {
     const { deps, asked } = world();
     for (const step of [0, 1, 2, 3, 4]) {
-      await retireOldVersion(deps.inference, { ...stateAt(step), lineage: { base: 0, made: [41, 42, 43, 44] } });
+      await retireOldVersion(deps, { ...stateAt(step), lineage: { base: 0, made: [41, 42, 43, 44] } });
     }
     expect(asked).toEqual(["unload flight@41", "unload flight@42"]);
   });

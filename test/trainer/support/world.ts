@@ -62,6 +62,8 @@ export class World {
   /** Reward of a rollout of a task at a version. */
   rewardOf: (rollout: WorldRollout) => number | null = (rollout) => (rollout.at % 2 === 0 ? 1 : 0);
   statusOf: (rollout: WorldRollout) => RolloutStatus = () => "finished";
+  /** Whether the endpoint gives log-probabilities with what it samples. */
+  givesLogprobs = true;
   readonly #dir: string;
   #created = 0;
 
@@ -284,11 +286,11 @@ export class World {
           )
           .toSorted()
           .at(-1),
-      batchRollouts: async (batchId) => this.#of(batchId).map(recordOf),
+      batchRollouts: async (batchId) => this.#of(batchId).map((rollout) => recordOf(rollout, this.givesLogprobs)),
       flatRollouts: async (batchId) =>
         [...this.rollouts.values()]
           .filter((each) => each.batch === batchId && each.dropReason === "zero_spread")
-          .map(recordOf),
+          .map((rollout) => recordOf(rollout, this.givesLogprobs)),
       countStatuses: async (ids) => {
         const counts: Partial<Record<RolloutStatus, number>> = {};
         for (const id of ids) {
@@ -300,7 +302,7 @@ export class World {
       outcomes: async (ids) =>
         ids.flatMap((id) => {
           const rollout = this.rollouts.get(id);
-          return rollout === undefined ? [] : [recordOf(rollout)];
+          return rollout === undefined ? [] : [recordOf(rollout, this.givesLogprobs)];
         }),
       fates: async (_, batchId) => {
         const all = [...this.rollouts.values()];
@@ -365,7 +367,7 @@ function countReasons(rollouts: readonly WorldRollout[]): Partial<Record<DropRea
 export class Killed extends Error {}
 
 /** One call per rollout: prompt [1, 2], response [3] or [4] by the reward. */
-function recordOf(rollout: WorldRollout): RolloutRecord {
+function recordOf(rollout: WorldRollout, withLogprobs: boolean): RolloutRecord {
   const { id, groupId, status, reward, version } = rollout;
   return {
     id,
@@ -381,7 +383,7 @@ function recordOf(rollout: WorldRollout): RolloutRecord {
         role: "main",
         promptTokenIds: Int32Array.of(1, 2),
         responseTokenIds: Int32Array.of(reward === 1 ? 3 : 4),
-        behaviourLogprobs: Float32Array.of(Math.log(0.5)),
+        behaviourLogprobs: withLogprobs ? Float32Array.of(Math.log(0.5)) : null,
         policyVersion: version,
         trainable: true,
         toolCallIds: [],

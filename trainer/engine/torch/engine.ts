@@ -44,7 +44,8 @@ export async function createTorchEngine(
 ): Promise<Engine> {
   const prepared = await prepare(options);
   const { python, device, devices, threads } = prepared.config;
-  const worker = await start({ python: pythonPath(python, process.env), device, devices, threads });
+  const among = machines(prepared.config);
+  const worker = await start({ python: pythonPath(python, process.env), device, devices, threads, ...among });
   try {
     const { message } = await worker.ask({ message: openMessage(prepared.config), tensors: prepared.initial });
     return new TorchEngine(prepared, openedSchema.parse(message), worker);
@@ -52,6 +53,18 @@ export async function createTorchEngine(
     await worker.close();
     throw error;
   }
+}
+
+/** @throws FulgurError ERR_CONFIG where there are several machines and no place to meet, or the reverse */
+function machines({ nodes, rendezvous }: TorchEngineConfig): Pick<WorkerOptions, "among"> {
+  if (nodes === 1 && rendezvous === undefined) return {};
+  if (nodes === 1 || rendezvous === undefined) {
+    throw new FulgurError(
+      "ERR_CONFIG",
+      "Several machines want both --nodes, how many there are, and --rendezvous HOST:PORT, an address of this one that the others reach.",
+    );
+  }
+  return { among: { nodes, node: 0, rendezvous } };
 }
 
 function openMessage(config: TorchEngineConfig): Record<string, unknown> {
@@ -166,13 +179,14 @@ class TorchEngine implements Engine {
     samples: readonly Sample[],
     cotangents: readonly Cotangent[] | null,
   ): Promise<TokenScores[]> {
-    const { method, devices } = this.#config;
+    const { method } = this.#config;
+    const replicas = this.#config.nodes * this.#config.devices;
     const { architecture, valueHead } = this.info;
     checkSamples(samples, { ...architecture, valueHead }, cotangents ?? undefined);
     const scores = emptyScores(samples, { valueHead });
-    const plan = planMicrobatches(samples, cotangents, { maxTokens: this.#maxTokens, replicas: devices });
+    const plan = planMicrobatches(samples, cotangents, { maxTokens: this.#maxTokens, replicas });
     if (plan.length === 0) return scores;
-    const dealt = dealMicrobatches(plan, devices);
+    const dealt = dealMicrobatches(plan, replicas);
     const all = dealt.flatMap((hand, rank) => hand.map((planned) => ({ planned, rank })));
     // From the engine's own stream, so that a resumed run leaves out what it would have left out.
     const dropout = command === "backward" && method.type === "lora" && method.dropout > 0;

@@ -9,6 +9,11 @@ const torchLoraSchema = z.strictObject({
   dropout: z.number().min(0).lt(1).default(0),
 });
 
+/** An address as `host:port`, or `[host]:port` where the host is an IPv6 address. */
+export const rendezvousSchema = z
+  .string()
+  .regex(/^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9][A-Za-z0-9.-]*):[0-9]{1,5}$/, "wanted HOST:PORT, such as 10.0.0.1:29500");
+
 /** Schema of the options of the torch engine; see each field for its default and unit. */
 export const torchEngineOptionsSchema = z.strictObject({
   /** Hugging Face folder: config.json and safetensors. */
@@ -23,6 +28,10 @@ export const torchEngineOptionsSchema = z.strictObject({
   device: z.enum(["auto", "cpu", "cuda"]).default("auto"),
   /** Devices that share the weights and the batch, a process each (FSDP2); on the CPU so many processes. */
   devices: z.int().min(1).max(64).default(1),
+  /** Machines that do so together, each with `devices`; the others run `fulgur join`. */
+  nodes: z.int().min(1).max(64).default(1),
+  /** With several machines: the address of this one at which their processes find each other. */
+  rendezvous: rendezvousSchema.optional(),
   /**
    * What matrices are multiplied in; trained weights, gradients, moments and scores are float32 in both.
    * Default: bf16 on a GPU, fp32 on the CPU.

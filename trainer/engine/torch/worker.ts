@@ -28,6 +28,17 @@ export interface WorkerOptions {
   readonly devices: number;
   /** CPU threads of all of them. */
   readonly threads: number;
+  /** Where other machines have processes of the same worker; the first one asks. */
+  readonly among?: Machines;
+}
+
+/** One machine's place among several. */
+export interface Machines {
+  readonly nodes: number;
+  /** 0 is the trainer's. */
+  readonly node: number;
+  /** `host:port` of the trainer's machine. */
+  readonly rendezvous: string;
 }
 
 const CODES: ReadonlySet<string> = new Set<ErrorCode>([
@@ -46,8 +57,50 @@ const BLAME_AFTER_MS = 500;
 
 /** Starts the processes; what they lack, the first `ask` tells. */
 export async function startWorker(options: WorkerOptions): Promise<Worker> {
-  const port = options.devices > 1 ? await freePort() : 0;
-  return new WorkerGroup(options, port);
+  return new WorkerGroup(options, await meetingPlace(options));
+}
+
+/**
+ * Starts processes of a worker whose trainer is on another machine, and waits until the first of them has ended; the others
+ * are ended with it.
+ * @param signal ends them
+ * @returns what ended it
+ */
+export async function lendRanks(
+  options: WorkerOptions & { readonly among: Machines },
+  signal: AbortSignal,
+): Promise<FulgurError> {
+  const ended = Promise.withResolvers<FulgurError>();
+  const stop = (): void => ended.resolve(new FulgurError("ERR_INTERNAL", "stopped"));
+  signal.addEventListener("abort", stop);
+  const meeting = await meetingPlace(options);
+  const ranks = Array.from(
+    { length: options.devices },
+    (_, at) => new Rank(options, { at, ...meeting }, { onAnswer: () => {}, onEnd: ended.resolve }),
+  );
+  if (signal.aborted) stop();
+  const why = await ended.promise;
+  signal.removeEventListener("abort", stop);
+  await Promise.all(ranks.map((rank) => rank.end()));
+  return why;
+}
+
+/** Where ranks find each other, and how many there are; alone, a rank looks for nobody. */
+interface Meeting {
+  readonly host: string;
+  readonly port: number;
+  /** The number of this machine's first rank. */
+  readonly first: number;
+  readonly count: number;
+}
+
+async function meetingPlace({ devices, among }: WorkerOptions): Promise<Meeting> {
+  if (among === undefined) {
+    return { host: "127.0.0.1", port: devices > 1 ? await freePort() : 0, first: 0, count: devices };
+  }
+  const { hostname, port } = new URL(`tcp://${among.rendezvous}`);
+  const host = hostname.replace(/^\[(.*)\]$/, "$1");
+  return { host, port: Number(port), first: among.node * devices, count: among.nodes * devices };
 }
 
 class WorkerGroup implements Worker {
@@ -56,11 +109,18 @@ class WorkerGroup implements Worker {
   #dead: FulgurError | null = null;
   readonly #causes: FulgurError[] = [];
 
-  constructor(options: WorkerOptions, port: number) {
+  readonly #isAlone: boolean;
+
+  constructor(options: WorkerOptions, meeting: Meeting) {
+    this.#isAlone = meeting.count === 1;
     this.#ranks = Array.from(
       { length: options.devices },
-      (_, rank) =>
-        new Rank(options, { rank, port }, { onAnswer: (body) => this.#hear(body), onEnd: (why) => this.#blame(why) }),
+      (_, at) =>
+        new Rank(
+          options,
+          { at, ...meeting },
+          { onAnswer: (body) => this.#hear(body), onEnd: (why) => this.#blame(why) },
+        ),
     );
   }
 
@@ -80,7 +140,7 @@ class WorkerGroup implements Worker {
     try {
       const answer = decodeAnswer(body);
       const error = errorSchema.safeParse(answer.message["error"]);
-      if (error.success && error.data.code === "ERR_INTERNAL" && this.#ranks.length > 1) {
+      if (error.success && error.data.code === "ERR_INTERNAL" && !this.#isAlone) {
         this.#blame(toldError(error.data));
       } else if (error.success) this.#settle((waiting) => waiting.reject(toldError(error.data)));
       else this.#settle((waiting) => waiting.resolve(answer));
@@ -97,7 +157,7 @@ class WorkerGroup implements Worker {
     this.#causes.push(error);
     if (this.#causes.length > 1) return;
     const decide = (): void => this.#die(this.#causes.find(({ code }) => code !== "ERR_INTERNAL") ?? error);
-    if (this.#ranks.length === 1) decide();
+    if (this.#isAlone) decide();
     else setTimeout(decide, BLAME_AFTER_MS);
   }
 
@@ -132,13 +192,14 @@ class Rank {
 
   constructor(
     { python, device, devices, threads }: WorkerOptions,
-    { rank, port }: { readonly rank: number; readonly port: number },
+    place: Meeting & { readonly at: number },
     { onAnswer, onEnd }: RankListener,
   ) {
-    this.#name = devices === 1 ? "The torch worker" : `Rank ${rank} of ${devices} of the torch worker`;
+    const rank = place.first + place.at;
+    this.#name = place.count === 1 ? "The torch worker" : `Rank ${rank} of ${place.count} of the torch worker`;
     this.#child = spawn(python, ["-m", "worker", "--device", device], {
       stdio: ["ignore", "pipe", "pipe", "pipe"],
-      env: environment({ rank, devices, port, threads: Math.max(1, Math.floor(threads / devices)) }),
+      env: environment(place, Math.max(1, Math.floor(threads / devices))),
     });
     const socket = this.#child.stdio[SOCKET];
     if (!(socket instanceof Duplex)) throw new FulgurError("ERR_PLATFORM", "The torch worker's socket is missing.");
@@ -221,22 +282,22 @@ function notStarted(python: string, cause: Error): FulgurError {
   return new FulgurError("ERR_PLATFORM", `Cannot start ${python} (${cause.message}). ${SEE_DOCTOR}`, { cause });
 }
 
-function environment(rank: {
-  readonly rank: number;
-  readonly devices: number;
-  readonly port: number;
-  readonly threads: number;
-}): Record<string, string | undefined> {
+function environment(
+  { host, port, first, count, at }: Meeting & { readonly at: number },
+  threads: number,
+): Record<string, string | undefined> {
+  const loopback = process.platform === "darwin" ? "lo0" : "lo";
   const among =
-    rank.devices === 1
+    count === 1
       ? {}
       : {
-          RANK: String(rank.rank),
-          LOCAL_RANK: String(rank.rank),
-          WORLD_SIZE: String(rank.devices),
-          MASTER_ADDR: "127.0.0.1",
-          MASTER_PORT: String(rank.port),
-          GLOO_SOCKET_IFNAME: process.env["GLOO_SOCKET_IFNAME"] ?? (process.platform === "darwin" ? "lo0" : "lo"),
+          RANK: String(first + at),
+          LOCAL_RANK: String(at),
+          WORLD_SIZE: String(count),
+          MASTER_ADDR: host,
+          MASTER_PORT: String(port),
+          // Where nobody is elsewhere nothing is to be heard elsewhere.
+          ...(host === "127.0.0.1" ? { GLOO_SOCKET_IFNAME: process.env["GLOO_SOCKET_IFNAME"] ?? loopback } : {}),
         };
   return {
     ...process.env,
@@ -244,7 +305,7 @@ function environment(rank: {
     PYTHONPATH: WORKER_FOLDER,
     PYTHONSAFEPATH: "1",
     PYTHONDONTWRITEBYTECODE: "1",
-    OMP_NUM_THREADS: String(rank.threads),
+    OMP_NUM_THREADS: String(threads),
     HF_HUB_OFFLINE: "1",
     HF_HUB_DISABLE_PROGRESS_BARS: "1",
     TRANSFORMERS_VERBOSITY: "error",

@@ -2,6 +2,7 @@ import { join } from "node:path";
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from "vitest";
 import { z } from "zod";
 import { FLIGHT_AGENT } from "../../../../cli/local-tasks.ts";
+import { bookFlight, useTool } from "../../../../edge/agents/flight/agent.ts";
 import { makeRequest, makeTask } from "../../../../edge/agents/flight/tasks.ts";
 import { makeWorld, SYSTEM } from "../../../../edge/agents/flight/world.ts";
 import { newId } from "#shared/ids.ts";
@@ -128,6 +129,26 @@ describe("the flight agent", () => {
       ["search", -0.2],
     ]);
     expect(rollout).toMatchObject({ reward: -0.5, outcome: { status: -1, tools: ["memory", "search", "teleport"] } });
+  });
+
+  it("waits for what stands between it and its tools", async () => {
+    const heard: string[] = [];
+    script = (turn, messages) => {
+      const last = messages.at(-1);
+      if (last?.role === "tool") heard.push(last.content ?? "");
+      return turn === 0 ? uses("memory", { traveller: "Nobody" }) : says("Booked nothing.");
+    };
+    const asked: string[] = [];
+    const { input } = makeTask("train", 5);
+    const environment = { OPENAI_BASE_URL: `${edge.inference.url}/v1`, OPENAI_API_KEY: "any" };
+    const said = await bookFlight(input, environment, async (world, name, argumentsText) => {
+      asked.push(`${name} ${argumentsText}`);
+      const told = await Promise.resolve(useTool(world, name, argumentsText));
+      return `late: ${told}`;
+    });
+    expect(said).toBe("Booked nothing.");
+    expect(asked).toEqual(['memory {"traveller":"Nobody"}']);
+    expect(heard).toEqual([`late: ${makeWorld(input.world).memory({ traveller: "Nobody" })}`]);
   });
 
   it("stops after six turns with what was said last", async () => {

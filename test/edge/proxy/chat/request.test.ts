@@ -1,11 +1,10 @@
 import { describe, expect, it } from "vitest";
 import { inferenceBody, parseChatRequest } from "../../../../edge/proxy/chat/request.ts";
 
-const target = { policy: "flight", version: 13 };
 const asked = (fields: object): ReturnType<typeof parseChatRequest> =>
   parseChatRequest(JSON.stringify({ model: "gpt-4o", messages: [{ role: "user", content: "hi" }], ...fields }));
 const sent = (fields: object, mode: "train" | "val" | "live" = "train"): unknown =>
-  JSON.parse(inferenceBody(asked(fields), target, mode));
+  JSON.parse(inferenceBody(asked(fields), "flight@13", mode));
 
 describe("parseChatRequest", () => {
   it.each([

@@ -4,7 +4,6 @@ import { readSampled } from "../../../../edge/proxy/answer.ts";
 
 const head = { id: "ca_0199", startedAt: 12_345, model: "flight" };
 const usage = { prompt_tokens: 3, completion_tokens: 2, total_tokens: 5 };
-const target = { policy: "flight", version: 13 };
 
 /** What vLLM answers to `logprobs: 1, return_token_ids: true`. */
 const upstream = {
@@ -36,7 +35,7 @@ describe("a completion request", () => {
   it("asks inference for exactly the version, with ids and log-probabilities", () => {
     const { own } = parse({ max_tokens: 5, stream: true, user: "u", top_p: 0.5, stop: null });
     expect(own.path).toBe("/v1/completions");
-    expect(JSON.parse(own.body(target, "train"))).toEqual({
+    expect(JSON.parse(own.body("flight@13", "train"))).toEqual({
       model: "flight@13",
       prompt: "x",
       max_tokens: 5,
@@ -49,7 +48,7 @@ describe("a completion request", () => {
       logprobs: 1,
       return_token_ids: true,
     });
-    expect(JSON.parse(parse({ top_p: 0.5, logprobs: 3, temperature: 0 }).own.body(target, "live"))).toEqual({
+    expect(JSON.parse(parse({ top_p: 0.5, logprobs: 3, temperature: 0 }).own.body("flight@13", "live"))).toEqual({
       model: "flight@13",
       prompt: "x",
       n: 1,
@@ -61,7 +60,7 @@ describe("a completion request", () => {
   });
 
   it.each([[["x"]], [[1, 2, 3]], [[[1, 2, 3]]]])("takes the prompt %j", (prompt) => {
-    expect(JSON.parse(parse({ prompt }).own.body(target, "train"))).toMatchObject({ prompt });
+    expect(JSON.parse(parse({ prompt }).own.body("flight@13", "train"))).toMatchObject({ prompt });
   });
 
   it.each([

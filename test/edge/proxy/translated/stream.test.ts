@@ -33,7 +33,7 @@ async function messages(into: Capture): Promise<Rewriter> {
 
 function feed(rewriter: Rewriter, reply: MockReply): string {
   let sent = "";
-  for (const event of streamEvents({ model: "flight@0" }, reply)) {
+  for (const event of streamEvents({ model: "t~flight@0" }, reply)) {
     expect(rewriter.ended).toBe(false);
     sent += rewriter.take([event.trimEnd().replace(/^data: /, "")]);
   }
@@ -93,7 +93,7 @@ describe("inference's chat stream as another dialect's", () => {
     const logprobs = { tokens: ["a"], token_logprobs: [-0.5], top_logprobs: [{ a: -0.5 }], text_offset: [0] };
     const sent = rewriter.take([
       JSON.stringify({
-        model: "flight@0",
+        model: "t~flight@0",
         prompt_token_ids: [1],
         choices: [{ index: 0, text: "a", logprobs, token_ids: [7], finish_reason: "length" }],
       }),
@@ -113,7 +113,7 @@ describe("inference's chat stream as another dialect's", () => {
   it("tells of a failure in its own words, and keeps what came before it", async () => {
     const into = capture();
     const rewriter = await messages(into);
-    const chunk = JSON.stringify({ model: "flight@0", choices: [{ delta: { content: "Hel" } }] });
+    const chunk = JSON.stringify({ model: "t~flight@0", choices: [{ delta: { content: "Hel" } }] });
     expect(() => rewriter.take([chunk, '{"error":{"message":"out of memory"}}'])).toThrow("out of memory");
     expect(into.content).toBe("Hel");
     expect(() => rewriter.take(["?"])).toThrow("not a JSON object");

@@ -126,7 +126,11 @@ describe("completions of a policy", () => {
     expect(response.status).toBe(200);
     expect(await response.json()).toMatchObject({ object: "text_completion", model: "gpt-x" });
     expect(edge.inference.requests).toMatchObject([{ model: "flight@0", prompt: [1, 2], logprobs: 1 }]);
-    expect(await onlyCall(id)).toMatchObject({ dialect: "completions", trainable: false, version: "flight@0" });
+    expect(await onlyCall(id)).toMatchObject({
+      dialect: "completions",
+      error: "logprobs_incomplete",
+      version: "flight@0",
+    });
   });
 });
 

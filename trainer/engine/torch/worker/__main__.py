@@ -39,6 +39,13 @@ def described(error: BaseException) -> Failure:
     out_of_memory = type(error).__name__ in ("OutOfMemoryError", "MemoryError") or "DefaultCPUAllocator" in text
     if out_of_memory:
         return Failure("ERR_PLATFORM", f"The device is out of memory ({text}).", out_of_memory=True)
+    if "Connection closed by peer" in text or "Connection reset by peer" in text or "DistBackendError" in text:
+        said = text.split(" This is typically")[0]
+        return Failure(
+            "ERR_INTERNAL",
+            f"Another rank of the torch worker is gone, or not to be reached any more ({said}). "
+            "Start the trainer again: it goes on from its last checkpoint.",
+        )
     return Failure("ERR_INTERNAL", f"{text}.")
 
 
